@@ -1,0 +1,44 @@
+#pragma once
+// What a <op>_bench.cpp says; the program accrue-bench does the rest (correctness first, then
+// median and spread, GB/s or GFLOP/s and the share of the measured ceiling).
+#include <functional>
+#include <string>
+#include <vector>
+#include <accrue/core/tensor.h>
+
+namespace accrue::bench {
+
+/// One thing worth timing.
+struct Case {
+  std::string kernel;  // "gelu_forward"
+  std::string size;    // "1024x3072"
+  DType dtype = DType::kF32;
+  double bytes =
+      0;  // moved at least: every input read once, every output written once. 0: compute-bound
+  double flops = 0;  // 0: memory-bound
+  std::function<void()> run;
+  /// Largest error of what run() left behind, relative to a plain float64 reference; called once,
+  /// before timing.
+  std::function<double()> error;
+  double tolerance = 1e-5;
+};
+
+/// Values uniform in [low, high) that depend on the seed only.
+Tensor random(const Shape& shape, DType dtype, std::uint64_t seed, double low = -1.0,
+              double high = 1.0);
+/// max |got - want| / max(1, max |want|); NaN counts as infinite.
+double relative_error(const Tensor& got, const std::vector<double>& want);
+
+/// Builds the cases of one op when they are asked for, so that no memory is held before.
+using Maker = std::function<void(const std::function<void(Case)>& add)>;
+struct Registration {
+  Registration(const char* op, Maker maker);
+};
+}  // namespace accrue::bench
+
+/// ACCRUE_BENCH(gelu) { add({.kernel = "gelu_forward", ...}); }
+#define ACCRUE_BENCH(op)                                                                        \
+  static void accrue_bench_##op(const std::function<void(::accrue::bench::Case)>& add);         \
+  static const ::accrue::bench::Registration accrue_bench_registration_##op{#op,                \
+                                                                            accrue_bench_##op}; \
+  static void accrue_bench_##op(const std::function<void(::accrue::bench::Case)>& add)

@@ -1,0 +1,22 @@
+# oneDNN by header and library name: Debian's own dnnl-config.cmake fails unless the OpenCL development files
+# happen to be installed. Gives Dnnl::Dnnl and Dnnl_VERSION. Both the 2.x and the 3.x series are accepted.
+find_path(Dnnl_INCLUDE_DIR NAMES dnnl.hpp PATH_SUFFIXES oneapi/dnnl)
+find_library(Dnnl_LIBRARY NAMES dnnl)
+if(Dnnl_INCLUDE_DIR)
+  foreach(at IN ITEMS "${Dnnl_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h" "${Dnnl_INCLUDE_DIR}/dnnl_version.h")
+    if(EXISTS "${at}")
+      file(STRINGS "${at}" lines REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+")
+      string(REGEX REPLACE "[^0-9;]" "" numbers "${lines}")
+      string(REPLACE ";" "." Dnnl_VERSION "${numbers}")
+      break()
+    endif()
+  endforeach()
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Dnnl REQUIRED_VARS Dnnl_LIBRARY Dnnl_INCLUDE_DIR VERSION_VAR Dnnl_VERSION)
+if(Dnnl_FOUND AND NOT TARGET Dnnl::Dnnl)
+  add_library(Dnnl::Dnnl UNKNOWN IMPORTED)
+  set_target_properties(Dnnl::Dnnl PROPERTIES IMPORTED_LOCATION "${Dnnl_LIBRARY}"
+                        INTERFACE_INCLUDE_DIRECTORIES "${Dnnl_INCLUDE_DIR}")
+endif()
+mark_as_advanced(Dnnl_INCLUDE_DIR Dnnl_LIBRARY)

@@ -1,0 +1,32 @@
+# accrue_add_library(<folder> LINK <targets> [LINK_PRIVATE <targets>] [SOURCES <files>] [HEADERS <files>])
+#   -> target accrue::<folder>, from all *.cpp and *.h of the folder itself plus the listed files.
+# Nothing has to be listed by hand: a new file is seen by the next build.
+function(accrue_add_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;HEADERS;LINK;LINK_PRIVATE" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
+  add_library(accrue_${name} ${sources} ${arg_SOURCES})
+  add_library(accrue::${name} ALIAS accrue_${name})
+  set_target_properties(accrue_${name} PROPERTIES EXPORT_NAME ${name})
+  accrue_compile_settings(accrue_${name})
+  target_compile_features(accrue_${name} PUBLIC cxx_std_20)
+  target_include_directories(accrue_${name} PUBLIC "$<BUILD_INTERFACE:${ACCRUE_INCLUDE_DIR}>"
+                                                   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  target_link_libraries(accrue_${name} PUBLIC ${arg_LINK} PRIVATE ${arg_LINK_PRIVATE})
+  # The public headers: installed, and each compiled alone by the target all_verify_interface_header_sets.
+  target_sources(accrue_${name} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}"
+                                       FILES ${headers} ${arg_HEADERS})
+  set_target_properties(accrue_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  if(ACCRUE_INSTALL)
+    install(TARGETS accrue_${name} EXPORT accrueTargets FILE_SET HEADERS
+            DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/accrue")
+  endif()
+endfunction()
+
+# The compiler settings of every target of ours.
+function(accrue_compile_settings target)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-sign-conversion
+                         $<$<BOOL:${ACCRUE_WARNINGS_AS_ERRORS}>:-Werror>
+                         $<$<CONFIG:Release>:-O3>)
+endfunction()

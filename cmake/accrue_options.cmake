@@ -1,0 +1,73 @@
+# Settles every build choice once: what is found, what it means, where the one include spelling comes from.
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+find_program(ACCRUE_CCACHE ccache)
+mark_as_advanced(ACCRUE_CCACHE)
+if(ACCRUE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${ACCRUE_CCACHE}")
+endif()
+
+# CUDA: the words are reserved; the back end itself is not part of this version.
+if(ACCRUE_CUDA STREQUAL "ON" OR ACCRUE_CUDA STREQUAL "SIM")
+  message(FATAL_ERROR "ACCRUE_CUDA=${ACCRUE_CUDA}: this version has no CUDA back end yet. "
+                      "Use ACCRUE_CUDA=OFF (or AUTO, which is OFF here): the CPU build is complete.")
+elseif(NOT ACCRUE_CUDA MATCHES "^(AUTO|OFF)$")
+  message(FATAL_ERROR "ACCRUE_CUDA=${ACCRUE_CUDA}: expected AUTO, ON, OFF or SIM.")
+endif()
+set(ACCRUE_HAS_CUDA 0)
+
+# Threads.
+if(ACCRUE_THREADS STREQUAL "OPENMP")
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  set(ACCRUE_HAS_OPENMP 1)
+elseif(ACCRUE_THREADS STREQUAL "STD")
+  set(ACCRUE_HAS_OPENMP 0)
+else()
+  message(FATAL_ERROR "ACCRUE_THREADS=${ACCRUE_THREADS}: expected OPENMP or STD.")
+endif()
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+# oneDNN: Debian's package config needs OpenCL headers, so the library is found by name (docs/decisions).
+set(ACCRUE_HAS_ONEDNN 0)
+if(NOT ACCRUE_ONEDNN STREQUAL "OFF")
+  find_package(Dnnl MODULE)
+  if(Dnnl_FOUND)
+    set(ACCRUE_HAS_ONEDNN 1)
+  elseif(ACCRUE_ONEDNN STREQUAL "ON")
+    message(FATAL_ERROR "ACCRUE_ONEDNN=ON, but oneDNN was not found (Debian: libdnnl-dev).")
+  endif()
+endif()
+
+# Instruction sets the CPU kernels are compiled for; the best one the processor has is taken at run time.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(ACCRUE_CPU_ISAS "portable;avx2;avx512" CACHE STRING "Instruction sets of the CPU kernels")
+else()
+  set(ACCRUE_CPU_ISAS "portable" CACHE STRING "Instruction sets of the CPU kernels")
+endif()
+foreach(isa IN ITEMS avx2 avx512)
+  string(TOUPPER ${isa} upper)
+  if(isa IN_LIST ACCRUE_CPU_ISAS)
+    set(ACCRUE_HAS_${upper} 1)
+  else()
+    set(ACCRUE_HAS_${upper} 0)
+  endif()
+endforeach()
+
+if(ACCRUE_SANITIZE)
+  add_compile_options(-fsanitize=${ACCRUE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${ACCRUE_SANITIZE})
+endif()
+
+# One spelling of every include, in the tree, in tests and after installation: <accrue/core/tensor.h>.
+set(ACCRUE_INCLUDE_DIR "${PROJECT_BINARY_DIR}/include")
+file(MAKE_DIRECTORY "${ACCRUE_INCLUDE_DIR}/accrue")
+foreach(folder IN ITEMS core kernels nn optim dist data)
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${ACCRUE_INCLUDE_DIR}/accrue/${folder}" SYMBOLIC)
+endforeach()
+configure_file(cmake/config.h.in "${ACCRUE_INCLUDE_DIR}/accrue/config.h" @ONLY)
+configure_file(cmake/accrue.h.in "${ACCRUE_INCLUDE_DIR}/accrue/accrue.h" @ONLY)

@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <accrue/core/allocator.h>
+#include <accrue/core/backend.h>
+#include <accrue/core/name_scope.h>
+
+namespace accrue {
+namespace {
+thread_local Category current_category = Category::kActivation;
+}
+
+std::string_view name_of(Category c) {
+  constexpr std::array<std::string_view, kCategories> names{
+      "parameter", "gradient", "optimizer", "activation", "workspace", "communication"};
+  return names[static_cast<std::size_t>(c)];
+}
+CategoryScope::CategoryScope(Category c) noexcept : previous_(std::exchange(current_category, c)) {}
+CategoryScope::~CategoryScope() { current_category = previous_; }
+Category CategoryScope::current() noexcept { return current_category; }
+
+std::string format_bytes(std::int64_t bytes) {
+  constexpr std::array<const char*, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024 && unit + 1 < units.size()) value /= 1024, ++unit;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(),
+                unit == 0 || value == static_cast<std::int64_t>(value) ? "%.0f %s" : "%.1f %s",
+                value, units[unit]);
+  return text.data();
+}
+
+struct Allocator::State {
+  struct Block {
+    std::int64_t bytes;  // counted
+    std::int64_t real;   // taken from the system: >= bytes
+    Category category;
+    std::string_view path, name;
+  };
+  Device device;
+  mutable std::mutex mutex;
+  std::unordered_map<void*, Block> live;
+  std::multimap<std::int64_t, void*> kept;  // freed blocks by size
+  MemoryStats stats;
+  bool poison = false, recording = false;
+  std::vector<MemoryEvent> timeline;
+
+  void give_back(std::multimap<std::int64_t, void*>::iterator at) {
+    backend(device).system_release(at->second, at->first);
+    stats.reserved -= at->first;
+    kept.erase(at);
+  }
+  void trim_to(std::int64_t reserved) {
+    while (stats.reserved > reserved && !kept.empty()) give_back(std::prev(kept.end()));
+  }
+
+  // Under a budget only an exact fit is reused: a larger block would use memory that is not
+  // counted.
+  std::pair<void*, std::int64_t> take(std::int64_t bytes) {
+    auto at = kept.lower_bound(bytes);
+    const std::int64_t slack = stats.budget > 0 ? 0 : bytes / 8;
+    if (at != kept.end() && at->first <= bytes + slack) {
+      const auto found = std::pair{at->second, at->first};
+      kept.erase(at);
+      return found;
+    }
+    if (stats.budget > 0) trim_to(stats.budget - bytes);
+    void* p = backend(device).system_allocate(bytes);
+    if (!p) {
+      trim_to(0);
+      p = backend(device).system_allocate(bytes);
+    }
+    if (p && !device.is_meta()) {
+      stats.reserved += bytes;
+      ++stats.system_allocations;
+    }
+    return {p, bytes};
+  }
+
+  void note(const Block& b, std::int64_t signed_bytes) {
+    const auto c = static_cast<std::size_t>(b.category);
+    stats.live += signed_bytes;
+    stats.live_by_category[c] += signed_bytes;
+    stats.peak_by_category[c] = std::max(stats.peak_by_category[c], stats.live_by_category[c]);
+    if (stats.live > stats.peak) {
+      stats.peak = stats.live;
+      stats.at_peak = stats.live_by_category;
+    }
+    if (recording) timeline.push_back({signed_bytes, stats.live, b.category, b.path, b.name});
+  }
+
+  std::vector<LiveBlock> groups() const {
+    std::map<std::pair<std::string, std::string>, LiveBlock> by_name;
+    for (const auto& [ptr, b] : live) {
+      std::string name{b.path};
+      if (!b.path.empty() && !b.name.empty()) name += '/';
+      name += b.name.empty() && b.path.empty() ? "(unnamed)" : b.name;
+      LiveBlock& g = by_name[{name, std::string{name_of(b.category)}}];
+      g.bytes += b.bytes;
+      ++g.count;
+    }
+    std::vector<LiveBlock> out;
+    for (auto& [key, g] : by_name) {
+      g.name = key.first;
+      g.category = key.second;
+      out.push_back(g);
+    }
+    std::stable_sort(out.begin(), out.end(), [](auto& a, auto& b) { return a.bytes > b.bytes; });
+    return out;
+  }
+
+  [[noreturn]] void fail(std::int64_t bytes, Tag tag, bool system) const {
+    const auto blocks = groups();
+    std::ostringstream out;
+    if (const auto path = NameScope::current(); !path.empty()) out << path << ": ";
+    out << "out of memory on " << device << ": " << (tag.name.empty() ? "an allocation" : tag.name)
+        << " needs " << format_bytes(bytes) << " (" << bytes << " bytes), "
+        << format_bytes(stats.live) << " are in use";
+    if (stats.budget > 0) {
+      out << " of a budget of " << format_bytes(stats.budget) << "; the largest that would fit is "
+          << format_bytes(std::max<std::int64_t>(0, stats.budget - stats.live));
+    }
+    if (system) out << "; the system has no more memory";
+    out << ". Largest in use:";
+    for (std::size_t i = 0; i < blocks.size() && i < 8; ++i) {
+      out << "\n  " << format_bytes(blocks[i].bytes) << "  " << blocks[i].category << "  "
+          << blocks[i].name;
+      if (blocks[i].count > 1) out << " (" << blocks[i].count << " blocks)";
+    }
+    throw OutOfMemory(out.str(), bytes, stats.budget, stats.live, blocks);
+  }
+};
+
+Allocator::Allocator(Device device) : state_(std::make_unique<State>()) { state_->device = device; }
+Allocator::~Allocator() = default;
+
+Allocator& Allocator::of(Device device) {
+  (void)backend(device);
+  // Never destroyed: a static tensor may be released after any static of ours is gone.
+  static std::mutex mutex;
+  static auto& all = *new std::map<int, Allocator*>;
+  const std::lock_guard lock(mutex);
+  Allocator*& a = all[static_cast<int>(device.type) * 256 + device.index];
+  if (!a) a = new Allocator(device);
+  return *a;
+}
+
+void* Allocator::allocate(std::int64_t request, Tag tag) {
+  State& s = *state_;
+  ACCRUE_CHECK(request >= 0, "Allocator: a size cannot be negative (", request, ")");
+  const std::lock_guard lock(s.mutex);
+  const std::int64_t bytes = rounded(request);
+  if (s.stats.budget > 0 && s.stats.live + bytes > s.stats.budget) s.fail(bytes, tag, false);
+  const auto [ptr, real] = s.take(bytes);
+  if (!ptr) s.fail(bytes, tag, true);
+  const State::Block block{bytes, real, tag.category, NameScope::current(), tag.name};
+  s.live.emplace(ptr, block);
+  ++s.stats.allocations;
+  s.note(block, bytes);
+  if (s.poison) backend(s.device).fill_bytes(ptr, 0xFF, bytes, current_stream(s.device));
+  return ptr;
+}
+
+void Allocator::release(void* ptr) noexcept {
+  if (!ptr) return;
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);
+  const auto at = s.live.find(ptr);
+  if (at == s.live.end()) return;
+  const State::Block block = at->second;
+  s.live.erase(at);
+  s.note(block, -block.bytes);
+  if (s.device.is_meta()) return;
+  s.kept.emplace(block.real, ptr);
+}
+
+void Allocator::set_budget(std::int64_t bytes) {
+  ACCRUE_CHECK(bytes >= 0, "Allocator: a budget cannot be negative (", bytes, ")");
+  const std::lock_guard lock(state_->mutex);
+  state_->stats.budget = bytes;
+  if (bytes > 0) state_->trim_to(bytes);
+}
+MemoryStats Allocator::stats() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->stats;
+}
+void Allocator::reset_peak() {
+  const std::lock_guard lock(state_->mutex);
+  MemoryStats& s = state_->stats;
+  s.peak = s.live;
+  s.peak_by_category = s.at_peak = s.live_by_category;
+}
+void Allocator::start_timeline() {
+  const std::lock_guard lock(state_->mutex);
+  state_->timeline.clear();
+  state_->recording = true;
+}
+std::vector<MemoryEvent> Allocator::stop_timeline() {
+  const std::lock_guard lock(state_->mutex);
+  state_->recording = false;
+  return std::exchange(state_->timeline, {});
+}
+std::vector<LiveBlock> Allocator::live_blocks() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->groups();
+}
+void Allocator::trim() {
+  const std::lock_guard lock(state_->mutex);
+  state_->trim_to(0);
+}
+void Allocator::set_poison(bool on) {
+  const std::lock_guard lock(state_->mutex);
+  state_->poison = on;
+}
+}  // namespace accrue

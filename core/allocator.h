@@ -1,0 +1,111 @@
+#pragma once
+// Memory. Every byte of a device comes from its one Allocator, which knows what it is for and
+// enforces a budget.
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+#include <accrue/core/types.h>
+
+namespace accrue {
+
+enum class Category : std::uint8_t {
+  kParameter,
+  kGradient,
+  kOptimizer,
+  kActivation,
+  kWorkspace,
+  kCommunication
+};
+inline constexpr int kCategories = 6;
+std::string_view name_of(Category c);  // "parameter", ...
+
+/// While it lives, allocations of this thread that name no category get this one (the default is
+/// activation).
+class CategoryScope {
+ public:
+  explicit CategoryScope(Category c) noexcept;
+  ~CategoryScope();
+  CategoryScope(const CategoryScope&) = delete;
+  CategoryScope& operator=(const CategoryScope&) = delete;
+  static Category current() noexcept;
+
+ private:
+  Category previous_;
+};
+
+/// What an allocation is for. The module path (NameScope) is added by the allocator.
+struct Tag {
+  std::string_view name = "";  // a literal or an interned string: "gelu.y"
+  Category category = CategoryScope::current();
+};
+
+using CategoryBytes = std::array<std::int64_t, kCategories>;
+
+/// All sizes in bytes, after rounding (see Allocator::rounded).
+struct MemoryStats {
+  std::int64_t live = 0;
+  std::int64_t peak = 0;  // highest `live` since reset_peak()
+  CategoryBytes live_by_category{};
+  CategoryBytes peak_by_category{};     // each category's own highest; they need not coincide
+  CategoryBytes at_peak{};              // what each category held when `peak` was reached
+  std::int64_t reserved = 0;            // taken from the system, kept blocks included (0 on meta)
+  std::int64_t allocations = 0;         // since the process began
+  std::int64_t system_allocations = 0;  // those that no kept block could serve (0 on meta)
+  std::int64_t budget = 0;              // 0: none
+};
+
+/// One entry of a timeline: an allocation (bytes > 0) or a release (bytes < 0).
+struct MemoryEvent {
+  std::int64_t bytes;
+  std::int64_t live_after;
+  Category category;
+  std::string_view path, name;
+};
+
+/// The allocator of one device. Freed blocks are kept and reused, so a training loop asks the
+/// system for memory in its first step only. Same policy for cpu, cuda and meta: meta's peak is the
+/// real peak. All functions are safe from any thread.
+class Allocator {
+ public:
+  static Allocator& of(Device device);
+
+  /// Throws OutOfMemory when live + rounded(bytes) would exceed the budget or the system refuses.
+  /// Aligned to 64 bytes; blocks of 2 MiB and more to 2 MiB, on huge pages where the system has
+  /// them.
+  void* allocate(std::int64_t bytes, Tag tag);
+  void release(void* ptr) noexcept;
+
+  /// Bytes that may be taken from the system by this device; a hard limit. 0 removes it.
+  /// Kept blocks count and are given back when they are in the way. Below `live`: the next
+  /// allocation fails.
+  void set_budget(std::int64_t bytes);
+  MemoryStats stats() const;
+  void reset_peak();  // the peak begins again at what is live now
+  void start_timeline();
+  std::vector<MemoryEvent> stop_timeline();
+  std::vector<LiveBlock> live_blocks() const;  // grouped by name, largest first
+  void trim();                                 // gives every kept block back to the system
+  /// Fills fresh and reused memory with NaN bit patterns (0xFF), so that nobody can rely on its
+  /// content.
+  void set_poison(bool on);
+
+  /// What a request really takes: multiples of 64 bytes, of 4 KiB from 64 KiB on; at least 64.
+  static constexpr std::int64_t rounded(std::int64_t bytes) {
+    const std::int64_t unit = bytes >= 65536 ? 4096 : 64;
+    return bytes <= 0 ? 64 : (bytes + unit - 1) / unit * unit;
+  }
+
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+  ~Allocator();
+
+ private:
+  explicit Allocator(Device device);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+std::string format_bytes(std::int64_t bytes);  // "1.5 GiB", "640 B"
+}  // namespace accrue

@@ -1,0 +1,56 @@
+#pragma once
+// What core needs from a kind of device: raw memory, copies, streams. Kernels are not its business.
+#include <cstdint>
+#include <accrue/core/types.h>
+
+namespace accrue {
+
+/// Raw services of one device. `backend(device)` throws kUnsupported where a build or machine lacks
+/// it.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual void* system_allocate(std::int64_t bytes) = 0;  // nullptr when the system has no more
+  virtual void system_release(void* ptr, std::int64_t bytes) noexcept = 0;
+  virtual void copy_to_host(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;  // waits
+  virtual void copy_from_host(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
+  virtual void copy_within(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
+  virtual void fill_bytes(void* dst, int byte, std::int64_t bytes, Stream s) = 0;
+  virtual void synchronize(Stream s) = 0;
+  virtual std::intptr_t create_event() = 0;
+  virtual void destroy_event(std::intptr_t event) noexcept = 0;
+  virtual void record_event(std::intptr_t event, Stream s) = 0;
+  virtual void wait_event(std::intptr_t event, Stream s) = 0;
+};
+Backend& backend(Device device);
+
+/// The stream that ops of this thread use on a device (StreamScope changes it).
+Stream current_stream(Device device);
+
+/// While it lives, ops of this thread on `stream.device` run on this stream.
+class StreamScope {
+ public:
+  explicit StreamScope(Stream stream) noexcept;
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  Stream previous_;
+};
+
+/// A point in a stream. record() marks it, wait() lets another stream go on only after it.
+class Event {
+ public:
+  explicit Event(Device device);
+  ~Event();
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+  void record(Stream stream);
+  void wait(Stream stream) const;
+
+ private:
+  Device device_;
+  std::intptr_t native_ = 0;
+};
+}  // namespace accrue

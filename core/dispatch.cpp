@@ -1,0 +1,24 @@
+#include <atomic>
+#include <accrue/core/dispatch.h>
+
+namespace accrue {
+namespace {
+std::atomic<KernelObserver*> current_observer{nullptr};
+}
+KernelObserver* set_kernel_observer(KernelObserver* observer) noexcept {
+  return current_observer.exchange(observer);
+}
+
+namespace detail {
+KernelScope::KernelScope(std::string_view name, Stream stream)
+    : observer_(current_observer.load(std::memory_order_acquire)), name_(name), stream_(stream) {
+  if (observer_) observer_->before(name_, stream_);
+}
+KernelScope::~KernelScope() {
+  if (observer_) observer_->after(name_, stream_);
+}
+void fail_no_kernel(std::string_view name, Stream stream) {
+  fail(ErrorCode::kUnsupported, concat(name, ": no kernel for ", stream.device, " in this build"));
+}
+}  // namespace detail
+}  // namespace accrue

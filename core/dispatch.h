@@ -1,0 +1,99 @@
+#pragma once
+// One kernel, its implementations side by side. No registry: the table names its functions.
+#include <string_view>
+#include <accrue/config.h>
+#include <accrue/core/isa.h>
+#include <accrue/core/parallel.h>
+#include <accrue/core/types.h>
+
+namespace accrue {
+
+/// Sees every kernel that runs: for tracing, counting, timing and debugging. Calls come in pairs,
+/// from the thread that runs the op. Kernels skipped on the meta device are reported too.
+struct KernelObserver {
+  virtual ~KernelObserver() = default;
+  virtual void before(std::string_view kernel, Stream stream) = 0;
+  virtual void after(std::string_view kernel, Stream stream) = 0;
+};
+/// Replaces the observer of all threads (nullptr: none); returns the earlier one. It must outlive
+/// its use.
+KernelObserver* set_kernel_observer(KernelObserver* observer) noexcept;
+
+namespace detail {
+class KernelScope {
+ public:
+  KernelScope(std::string_view name, Stream stream);
+  ~KernelScope();
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+ private:
+  FlushDenormals flush_;
+  KernelObserver* observer_;
+  std::string_view name_;
+  Stream stream_;
+};
+[[noreturn]] void fail_no_kernel(std::string_view name, Stream stream);
+}  // namespace detail
+
+/// Calling it is the one way to run a kernel: `kernels::gelu_forward(stream, {.x = x, .y = y})`.
+template <class Args>
+struct Kernel {
+  using Function = void (*)(Stream, const Args&);
+  std::string_view name;
+  Function cpu[3];  // by Isa; a null one falls back to the next lower
+  Function cuda;
+
+  void operator()(Stream stream, const Args& args) const {
+    const detail::KernelScope scope(name, stream);
+    if (stream.device.is_meta()) return;
+    Function run = cuda;
+    if (stream.device.is_cpu()) {
+      int isa = static_cast<int>(current_isa());
+      while (isa > 0 && !cpu[isa]) --isa;
+      run = cpu[isa];
+    }
+    if (!run) detail::fail_no_kernel(name, stream);
+    run(stream, args);
+  }
+};
+}  // namespace accrue
+
+#if ACCRUE_HAS_AVX2
+  #define ACCRUE_AVX2_KERNEL(function) (&avx2::function)
+#else
+  #define ACCRUE_AVX2_KERNEL(function) nullptr
+#endif
+#if ACCRUE_HAS_AVX512
+  #define ACCRUE_AVX512_KERNEL(function) (&avx512::function)
+#else
+  #define ACCRUE_AVX512_KERNEL(function) nullptr
+#endif
+#if ACCRUE_HAS_CUDA
+  #define ACCRUE_CUDA_KERNEL(function) (&cuda::function)
+#else
+  #define ACCRUE_CUDA_KERNEL(function) nullptr
+#endif
+
+/// In <op>.cpp, inside namespace accrue::kernels: the table of one kernel. The header declares it
+/// as `extern const Kernel<Args> function;`, <op>_cpu.cpp defines
+/// accrue::kernels::ACCRUE_ISA_NAME::function, <op>_cuda.cu defines
+/// accrue::kernels::cuda::function.
+#define ACCRUE_KERNEL(function, Args)                              \
+  namespace portable {                                             \
+  void function(Stream, const Args&);                              \
+  }                                                                \
+  namespace avx2 {                                                 \
+  void function(Stream, const Args&);                              \
+  }                                                                \
+  namespace avx512 {                                               \
+  void function(Stream, const Args&);                              \
+  }                                                                \
+  namespace cuda {                                                 \
+  void function(Stream, const Args&);                              \
+  }                                                                \
+  constinit const Kernel<Args> function {                          \
+    #function, {&portable::function, ACCRUE_AVX2_KERNEL(function), \
+                ACCRUE_AVX512_KERNEL(function) },                  \
+                ACCRUE_CUDA_KERNEL(function)                       \
+  }

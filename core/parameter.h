@@ -1,0 +1,73 @@
+#pragma once
+// Parameters: what nn fills, dist sums and optim updates. The only thing the three share.
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// Writes the initial value of a parameter: `value` is float32 (float64 in a float64 set); `seed`
+/// differs per run.
+using Initializer = std::function<void(const Tensor& value, std::uint64_t seed, int index)>;
+
+/// One trainable tensor. Its value, master and gradient are windows into the set's flat blocks.
+struct Parameter {
+  std::string name;  // as PyTorch and Hugging Face name it: "transformer.h.0.attn.c_attn.weight"
+  Shape shape;
+  bool decay = true;  // whether weight decay applies
+  Initializer initialize;
+  std::int64_t offset =
+      0;  // in elements, the same in every flat block (value, master, gradient, moments)
+  std::int64_t size = 0;
+  Tensor value;   // in the set's dtype; ops take this one, and it leads their gradients to `slot`
+  Tensor master;  // float32 master weights of a bfloat16 set; else the same block as `value`
+  GradSlot slot;
+};
+
+/// All parameters of a model in one block, and all their gradients in another.
+/// Add them (layers do it in their constructors), then allocate() once. Not movable: tensors point
+/// into it.
+class ParameterSet {
+ public:
+  ParameterSet() = default;
+  ParameterSet(const ParameterSet&) = delete;
+  ParameterSet& operator=(const ParameterSet&) = delete;
+
+  /// The name must be new. The address stays valid as long as the set lives.
+  Parameter* add(std::string_view name, const Shape& shape, bool decay, Initializer initialize);
+  /// Allocates the value block in `dtype` (float32, bfloat16 or float64), a float32 master block
+  /// beside bfloat16, and the gradient block (float32; float64 for float64). Gradients are zero,
+  /// values undefined: nn::initialize() or nn::load() fills them.
+  void allocate(Device device, DType dtype);
+
+  std::deque<Parameter>& all() { return parameters_; }
+  const std::deque<Parameter>& all() const { return parameters_; }
+  Parameter* find(std::string_view name);
+  std::int64_t count() const;                     // trainable numbers, without padding
+  std::int64_t padded() const { return total_; }  // elements of each flat block
+  bool allocated() const { return values_.defined(); }
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+  const Tensor& values() const { return values_; }  // (padded)
+  const Tensor& master() const { return master_; }  // (padded)
+  const Tensor& grads() const {
+    return grads_;
+  }  // (padded); untouched parameters hold stale numbers
+
+  /// Begins a new window: every parameter's next gradient overwrites (beta 0) instead of adding.
+  void clear_touched();
+
+  /// Windows start at multiples of this many elements, so that every dtype's window is aligned to
+  /// 128 bytes.
+  static constexpr std::int64_t kAlignment = 64;
+
+ private:
+  std::deque<Parameter> parameters_;
+  std::int64_t total_ = 0;
+  DType dtype_ = DType::kF32;
+  Device device_{};
+  Tensor values_, master_, grads_;
+};
+}  // namespace accrue

@@ -1,0 +1,4 @@
+// Ends what simd_begin.h began.
+#if ACCRUE_ISA > 0
+  #pragma GCC pop_options
+#endif

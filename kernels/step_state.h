@@ -1,0 +1,53 @@
+#pragma once
+// What the kernels of one optimizer step share. Lives in device memory, so that no step waits for
+// the host.
+#include <cmath>
+#include <cstdint>
+
+namespace accrue::kernels {
+
+/// A learning-rate schedule that a kernel can evaluate. See optim/schedule.h for the formulas.
+struct ScheduleSpec {
+  enum Kind : std::int32_t { kConstant, kLinear, kCosine };
+  std::int32_t kind = kConstant;
+  double base = 1e-3, final = 0.0;
+  std::int64_t warmup = 0, total = 0;  // in optimizer steps
+
+  /// Learning rate of the update number `step`, counted from 0. Warm-up: base * (step + 1) / warmup
+  /// while step < warmup; then from base to `final` over the steps warmup .. total, linearly or
+  /// along a half cosine.
+  double at(std::int64_t step) const {
+    if (step < warmup) return base * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    if (kind == kConstant) return base;
+    const std::int64_t span = total - warmup;
+    double t = span > 0 ? static_cast<double>(step - warmup) / static_cast<double>(span) : 1.0;
+    t = t < 1.0 ? t : 1.0;
+    return kind == kLinear
+               ? base + (final - base) * t
+               : final + 0.5 * (base - final) * (1.0 + std::cos(3.14159265358979323846 * t));
+  }
+};
+
+/// One optimizer's state of the current step. global_norm fills the middle part, the optimizer
+/// kernel reads it.
+struct StepState {
+  // Sums over the window; the accumulate kernel adds to them.
+  double loss_sum = 0, weight = 0;
+  // Written by global_norm.
+  double loss = 0;  // loss_sum / weight (NaN when weight is 0)
+  double norm = 0;  // of the gradient divided by weight, before clipping
+  double lr = 0;    // of this step
+  float scale = 0;  // clip / weight: what every gradient element is multiplied by
+  std::int32_t skip =
+      0;  // 1: gradient or loss not finite, or weight 0; parameters, moments and step stay
+  // Counters.
+  std::int64_t step = 0;     // updates done, this one included
+  std::int64_t skipped = 0;  // windows skipped
+};
+
+/// A run of the flat blocks that one parameter fills.
+struct Segment {
+  std::int64_t offset = 0, size = 0;  // in elements
+  bool decay = false;
+};
+}  // namespace accrue::kernels
