@@ -38,4 +38,15 @@ void check_same(std::string_view op, std::string_view a_name, const Tensor& a,
                a.dtype(), "; cast one of them");
   check_device(op, a_name, a, b_name, b);
 }
+void check_broadcast(std::string_view op, const Tensor& a, const Tensor& b) {
+  check_floating(op, "a", a);
+  check_floating(op, "b", b);
+  check_same(op, "a", a, "b", b);
+  const int skipped = a.shape().rank() - b.shape().rank();
+  bool suffix = skipped >= 0;
+  for (int i = 0; suffix && i < b.shape().rank(); ++i)
+    suffix = b.shape()[i] == a.shape()[i + skipped];
+  ACCRUE_CHECK_SHAPE(suffix, op, ": b must have the shape of a or of its last dimensions, a is ",
+                     a.shape(), ", b is ", b.shape());
+}
 }  // namespace accrue::kernels

@@ -21,6 +21,9 @@ void check_rank(std::string_view op, std::string_view name, const Tensor& t, int
 /// of them". An undefined b passes: optional arguments.
 void check_same(std::string_view op, std::string_view a_name, const Tensor& a,
                 std::string_view b_name, const Tensor& b);
+/// "add: b must have the shape of a or of its last dimensions, a is (4, 3), b is (2,)"; floating,
+/// one dtype, one device.
+void check_broadcast(std::string_view op, const Tensor& a, const Tensor& b);
 /// The device alone.
 void check_device(std::string_view op, std::string_view a_name, const Tensor& a,
                   std::string_view b_name, const Tensor& b);

@@ -4,9 +4,6 @@
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 namespace {
-template <class V>
-using element_t = std::remove_cvref_t<decltype(V{}[0])>;
-
 // u = sqrt(2/pi) (x + 0.044715 x^3)
 template <class V>
 ACCRUE_INLINE V inner(V x) {

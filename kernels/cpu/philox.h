@@ -1,0 +1,122 @@
+#pragma once
+// Philox4x32-10 for as many counters as a vector has lanes, and the dropout masks made from it.
+// Included after simd_begin.h; the file that includes it includes core/random.h before that.
+#if defined(__x86_64__)
+  #include <immintrin.h>
+#endif
+
+namespace accrue::kernels::ACCRUE_ISA_NAME {
+
+/// The 64-bit products of m and the even lanes of a.
+ACCRUE_INLINE VecBits<float> multiply_even(VecBits<float> a, std::uint32_t m) {
+  const VecBits<float> factor = VecBits<float>{} + m;
+#if ACCRUE_ISA == 2
+  return (VecBits<float>)_mm512_mul_epu32((__m512i)a, (__m512i)factor);
+#elif ACCRUE_ISA == 1
+  return (VecBits<float>)_mm256_mul_epu32((__m256i)a, (__m256i)factor);
+#elif defined(__x86_64__)
+  return (VecBits<float>)_mm_mul_epu32((__m128i)a, (__m128i)factor);
+#else
+  VecBits<float> r;
+  for (int j = 0; j < kLanes<float>; j += 2) {
+    const std::uint64_t p = std::uint64_t{a[j]} * factor[j];
+    r[j] = static_cast<std::uint32_t>(p);
+    r[j + 1] = static_cast<std::uint32_t>(p >> 32);
+  }
+  return r;
+#endif
+}
+
+/// Lane j of the result is lane f(j) of a, or lane f(j) - kLanes of b.
+template <class F, int... J>
+ACCRUE_INLINE VecBits<float> pick(VecBits<float> a, VecBits<float> b, F,
+                                  std::integer_sequence<int, J...>) {
+  return __builtin_shufflevector(a, b, F{}(J)...);
+}
+template <class F>
+ACCRUE_INLINE VecBits<float> pick(VecBits<float> a, VecBits<float> b, F f) {
+  return pick(a, b, f, std::make_integer_sequence<int, kLanes<float>>{});
+}
+
+/// Words 4 c .. 4 c + 3 of `out` are philox4x32({first + c, site, sample low, sample high}, key),
+/// for the counters c = 0 .. kLanes<float> - 1.
+ACCRUE_INLINE void philox_block(std::uint64_t key, std::uint32_t first, std::uint32_t site,
+                                std::uint64_t sample, std::uint32_t* out) {
+  using U = VecBits<float>;
+  constexpr int kL = kLanes<float>;
+  // Counters in the order that the transposition at the end undoes.
+  U c0;
+  for (int j = 0; j < kL; ++j) c0[j] = first + static_cast<std::uint32_t>(j % 4 * (kL / 4) + j / 4);
+  U c1 = U{} + site, c2 = U{} + static_cast<std::uint32_t>(sample);
+  U c3 = U{} + static_cast<std::uint32_t>(sample >> 32);
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  const auto high = [](int j) { return j % 2 ? kL + j : j + 1; };
+  const auto low = [](int j) { return j % 2 ? kL + j - 1 : j; };
+  for (int round = 0; round < 10; ++round) {
+    const U a_even = multiply_even(c0, 0xD2511F53u), b_even = multiply_even(c2, 0xCD9E8D57u);
+    const U a_odd = multiply_even((U)((VecBits<double>)c0 >> 32), 0xD2511F53u);
+    const U b_odd = multiply_even((U)((VecBits<double>)c2 >> 32), 0xCD9E8D57u);
+    c0 = pick(b_even, b_odd, high) ^ c1 ^ k0;
+    c1 = pick(b_even, b_odd, low);
+    c2 = pick(a_even, a_odd, high) ^ c3 ^ k1;
+    c3 = pick(a_even, a_odd, low);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  // Within every four lanes: rows to columns.
+  const auto low_pair = [](int j) { return j / 4 * 4 + j % 4 / 2 + (j % 2 ? kL : 0); };
+  const auto high_pair = [](int j) { return j / 4 * 4 + 2 + j % 4 / 2 + (j % 2 ? kL : 0); };
+  const auto low_half = [](int j) { return j / 4 * 4 + j % 2 + (j % 4 / 2 ? kL : 0); };
+  const auto high_half = [](int j) { return j / 4 * 4 + 2 + j % 2 + (j % 4 / 2 ? kL : 0); };
+  const U t0 = pick(c0, c1, low_pair), t1 = pick(c0, c1, high_pair);
+  const U t2 = pick(c2, c3, low_pair), t3 = pick(c2, c3, high_pair);
+  const U rows[4] = {pick(t0, t2, low_half), pick(t0, t2, high_half), pick(t1, t3, low_half),
+                     pick(t1, t3, high_half)};
+  std::memcpy(out, rows, sizeof rows);
+}
+
+/// Which of the next elements stay: their 16 random bits reach the threshold.
+template <class C>
+ACCRUE_INLINE VecInt<C> kept(const std::uint16_t* bits, std::uint32_t threshold) {
+  if constexpr (std::is_same_v<C, float>) {
+    VectorTypes<float>::Half h;
+    std::memcpy(&h, bits, sizeof h);
+    return __builtin_convertvector(h, VecInt<float>) >= static_cast<std::int32_t>(threshold);
+  } else {
+    VecInt<C> v;
+    for (int j = 0; j < kLanes<C>; ++j) v[j] = bits[j];
+    return v >= static_cast<std::int64_t>(threshold);
+  }
+}
+
+/// body(i, mask, part) over the elements of (rows, length), flat; mask: those that dropout keeps.
+/// The definition of the mask stands in kernels/dropout/dropout.h.
+template <class C, class Body>
+ACCRUE_INLINE void dropout_loop(std::int64_t rows, std::int64_t length, const ConstView& key,
+                                const ConstView& samples, std::uint32_t site, double p, Body body) {
+  constexpr std::int64_t kStep = 8 * kLanes<float>, kGrain = 16384;
+  const std::int64_t* seed_and_step = key.data<std::int64_t>();
+  const std::int64_t* sample = samples.data<std::int64_t>();
+  const std::uint64_t k = random_key(static_cast<std::uint64_t>(seed_and_step[0]),
+                                     static_cast<std::uint64_t>(seed_and_step[1]));
+  const std::uint32_t threshold = dropout_threshold(p);
+  const std::int64_t blocks = chunk_count(length, kGrain);
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, length));
+  parallel_for(rows * blocks, grain, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      const std::int64_t row = unit / blocks, first = unit % blocks * kGrain;
+      const std::int64_t last = std::min(length, first + kGrain);
+      for (std::int64_t e = first; e < last; e += kStep) {
+        alignas(64) std::uint32_t words[kStep / 2];
+        philox_block(k, static_cast<std::uint32_t>(e / 8), site,
+                     static_cast<std::uint64_t>(sample[row]), words);
+        alignas(64) std::uint16_t bits[kStep];
+        std::memcpy(bits, words, sizeof bits);
+        vector_loop<C>(std::min(kStep, last - e), [&](std::int64_t i, auto part) {
+          body(row * length + e + i, kept<C>(bits + i, threshold), part);
+        });
+      }
+    }
+  });
+}
+}  // namespace accrue::kernels::ACCRUE_ISA_NAME

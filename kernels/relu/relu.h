@@ -1,0 +1,24 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// Rectified linear unit: y = max(x, 0); NaN stays NaN. x (any shape), float32, bfloat16 or float64
+/// -> y, same shape and dtype. Gradient: x gets dy where y > 0, else 0 (0 at x = 0, as PyTorch).
+/// Only y is kept.
+Tensor relu(const Tensor& x);
+
+namespace kernels {
+struct ReluForward {
+  ConstView x;
+  View y;  // may be x
+};
+struct ReluBackward {
+  ConstView dy, y;
+  GradSink dx;  // may be dy
+};
+extern const Kernel<ReluForward> relu_forward;
+extern const Kernel<ReluBackward> relu_backward;
+}  // namespace kernels
+}  // namespace accrue

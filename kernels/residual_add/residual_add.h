@@ -1,0 +1,26 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/random.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// The end of a residual branch: y = x + dropout(f), in one pass; y = x + f when p is 0. x and f
+/// (batch, ...), one shape, float32, bfloat16 or float64 -> y, same shape and dtype. Masks, p and
+/// errors as in kernels/dropout/dropout.h. Gradients: x gets dy itself, without a copy where it can
+/// be; f gets dy under the mask (dy itself too when p is 0).
+Tensor residual_add(const Tensor& x, const Tensor& f, double p = 0, const RandomState& random = {},
+                    std::uint32_t site = 0);
+
+namespace kernels {
+/// For p > 0. Without dropout: add_forward; backward: add_backward for x, dropout_backward for f.
+struct ResidualAddForward {
+  ConstView x, f;              // (samples.numel(), ...)
+  View y;                      // may be either
+  ConstView key{}, samples{};  // as in RandomState
+  std::uint32_t site = 0;
+  double p = 0;
+};
+extern const Kernel<ResidualAddForward> residual_add_forward;
+}  // namespace kernels
+}  // namespace accrue

@@ -1,0 +1,24 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// The gate of a SwiGLU feed-forward layer (Shazeer 2020, "GLU Variants Improve Transformer"; as in
+/// Llama): y = silu(gate) * up, element by element. Both of one shape, float32, bfloat16 or float64
+/// -> y, same shape and dtype. Gradients: gate and up, recomputed from both.
+Tensor swiglu(const Tensor& gate, const Tensor& up);
+
+namespace kernels {
+struct SwigluForward {
+  ConstView gate, up;
+  View y;  // may be either
+};
+struct SwigluBackward {
+  ConstView dy, gate, up;
+  GradSink dgate, dup;  // dup may be dy; dgate too, if dup is empty
+};
+extern const Kernel<SwigluForward> swiglu_forward;
+extern const Kernel<SwigluBackward> swiglu_backward;
+}  // namespace kernels
+}  // namespace accrue
