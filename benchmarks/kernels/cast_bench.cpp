@@ -1,0 +1,30 @@
+#include <accrue/kernels/cast/cast.h>
+#include "benchmarks/bench.h"
+
+using namespace accrue;
+using namespace accrue::bench;
+
+namespace {
+std::vector<double> doubles(const Tensor& t) {
+  return visit_float(t.dtype(), [&]<class T>() {
+    std::vector<double> out;
+    for (const T v : t.to_vector<T>()) out.push_back(static_cast<double>(static_cast<float>(v)));
+    return out;
+  });
+}
+}  // namespace
+
+ACCRUE_BENCH(cast) {
+  for (const DType from : {DType::kF32, DType::kBF16}) {
+    const DType to = from == DType::kF32 ? DType::kBF16 : DType::kF32;
+    const Shape shape{1024, 3072};
+    const Tensor x = random(shape, from, 1), y = Tensor::empty(shape, to);
+    add({.kernel = "cast_forward",
+         .size = from == DType::kF32 ? "1024x3072 to bfloat16" : "1024x3072 to float32",
+         .dtype = from,
+         .bytes = static_cast<double>(x.view().bytes() + y.view().bytes()),
+         .run = [=] { kernels::cast_forward(x.stream(), {.x = x, .y = y.view()}); },
+         .error = [=] { return relative_error(y, doubles(x)); },
+         .tolerance = 4e-3});
+  }
+}
