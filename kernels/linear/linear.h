@@ -1,0 +1,29 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// Fully connected layer, as PyTorch's torch.nn.functional.linear: y = x weight^T + bias.
+///   x (..., in), weight (out, in), bias (out) or undefined -> y (..., out), all of one floating
+///   dtype. Sums run in float32 (float64 for float64) and are rounded once.
+/// Gradients, with the leading dimensions of x flattened to rows:
+///   dx = dy weight    dweight = dy^T x    dbias = sum of dy over the rows
+/// each straight into its sink (float32 parameter gradients take no detour through bfloat16).
+/// No rows: y is empty, dweight and dbias are 0. x is kept for backward only if weight is trained.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+namespace kernels {
+struct LinearForward {
+  ConstView x, weight, bias{};  // bias may be empty
+  View y;
+};
+/// Sinks are written in the order dx, dweight, dbias.
+struct LinearBackward {
+  ConstView dy, x{}, weight;  // x may be empty without dweight
+  GradSink dx{}, dweight{}, dbias{};
+};
+extern const Kernel<LinearForward> linear_forward;
+extern const Kernel<LinearBackward> linear_backward;
+}  // namespace kernels
+}  // namespace accrue
