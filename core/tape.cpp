@@ -55,6 +55,12 @@ GradSink BackwardContext::sink(int i) {
 }
 
 GradSink BackwardContext::sink_in_place(int i) {
+  // The same tensor in a second place: its sink would copy this memory before the kernel wrote it.
+  const Tape::Entry& e = tape_.entries_[entry_];
+  for (int j = 0; j < e.inputs; ++j)
+    if (j != i && tape_.input(entry_, i).slot >= 0 &&
+        tape_.input(entry_, j).slot == tape_.input(entry_, i).slot)
+      return sink(i);
   // Exactly two hold the block when nobody else needs it: this context and the output's own result.
   if (grad_.use_count() > 2 || !hand_over(i, grad_) || !wants(i)) return sink(i);
   const Tape::Input& in = tape_.input(entry_, i);
