@@ -1,0 +1,41 @@
+#pragma once
+// For benchmarks of ops over rows: the reference is computed for a few rows only, so that it takes
+// no second block of the size of the operands.
+#include <algorithm>
+#include <vector>
+#include <accrue/core/tensor.h>
+#include "benchmarks/bench.h"
+
+namespace accrue::bench {
+
+inline Tensor row(const Tensor& t, std::int64_t r) {
+  const std::int64_t cols = t.shape().cols();
+  return t.reshape({t.numel()}).window(r * cols, {cols});
+}
+
+inline std::vector<double> values(const Tensor& t) {
+  return visit_float(t.dtype(), [&]<class T>() {
+    std::vector<double> out;
+    for (const T v : t.to_vector<T>()) out.push_back(static_cast<double>(static_cast<float>(v)));
+    return out;
+  });
+}
+
+/// The largest relative_error() of the first, the middle and the last row; want(r) is row r in
+/// float64.
+template <class Want>
+double row_error(const Tensor& got, Want want) {
+  const std::int64_t rows = got.shape().rows();
+  double worst = 0;
+  for (const std::int64_t r : {std::int64_t{0}, rows / 2, rows - 1})
+    worst = std::max(worst, relative_error(row(got, r), want(r)));
+  return worst;
+}
+
+inline double tolerance_of(DType t) { return t == DType::kBF16 ? 8e-3 : 1e-5; }
+inline double bytes_of(std::initializer_list<Tensor> tensors) {
+  double sum = 0;
+  for (const Tensor& t : tensors) sum += static_cast<double>(t.view().bytes());
+  return sum;
+}
+}  // namespace accrue::bench
