@@ -1,0 +1,90 @@
+#include <cmath>
+#include <accrue/kernels/rms_norm/rms_norm.h>
+#include <accrue/kernels/rows.h>
+#include "benchmarks/rows.h"
+
+using namespace accrue;
+
+namespace {
+std::vector<double> normalised(const Tensor& x, std::int64_t r) {
+  std::vector<double> v = bench::values(bench::row(x, r));
+  double squares = 0;
+  for (const double e : v) squares += e * e / static_cast<double>(v.size());
+  for (double& e : v) e /= std::sqrt(squares + 1e-6);
+  return v;
+}
+}  // namespace
+
+ACCRUE_BENCH(rms_norm) {
+  for (const Shape& shape : {Shape{1024, 768}, Shape{8192, 768}, Shape{1024, 2048}})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::int64_t rows = shape[0], cols = shape[1];
+      const Tensor x = bench::random(shape, dtype, 1, -2, 3), dy = bench::random(shape, dtype, 2);
+      const Tensor weight = bench::random({cols}, dtype, 3, 0.5, 1.5);
+      const Tensor y = Tensor::empty(shape, dtype), dx = Tensor::empty(shape, dtype);
+      const Tensor rstd = Tensor::empty({rows}, DType::kF32);
+      const Tensor dweight = Tensor::empty({cols}, DType::kF32);
+      const Tensor partials =
+          Tensor::empty({kernels::partial_count(rows, cols), cols}, DType::kF32);
+      const std::string size = std::to_string(rows) + "x" + std::to_string(cols);
+      const auto forward = [=] {
+        kernels::rms_norm_forward(x.stream(),
+                                  {.x = x, .weight = weight, .y = y.view(), .rstd = rstd.view()});
+      };
+      add({.kernel = "rms_norm_forward",
+           .size = size,
+           .dtype = dtype,
+           .bytes = bench::bytes_of({x, y}),
+           .run = forward,
+           .error =
+               [=] {
+                 return bench::row_error(y, [&](std::int64_t r) {
+                   std::vector<double> want = normalised(x, r);
+                   const auto w = bench::values(weight);
+                   for (std::size_t i = 0; i < want.size(); ++i) want[i] *= w[i];
+                   return want;
+                 });
+               },
+           .tolerance = bench::tolerance_of(dtype)});
+      forward();  // rstd, whichever case runs first
+      add({.kernel = "rms_norm_backward",
+           .size = size,
+           .dtype = dtype,
+           .bytes = bench::bytes_of({dy, x, dx}),
+           .run =
+               [=] {
+                 kernels::rms_norm_backward(x.stream(), {.dy = dy,
+                                                         .x = x,
+                                                         .weight = weight,
+                                                         .rstd = rstd,
+                                                         .dx = {dx.view()},
+                                                         .dweight = {dweight.view()},
+                                                         .partials = partials.view()});
+               },
+           .error =
+               [=] {
+                 const auto w = bench::values(weight);
+                 const auto scales = rstd.to_vector<float>();
+                 const double worst = bench::row_error(dx, [&](std::int64_t r) {
+                   const std::vector<double> xhat = normalised(x, r);
+                   std::vector<double> want = bench::values(bench::row(dy, r));
+                   double gx = 0;
+                   for (std::size_t i = 0; i < w.size(); ++i) {
+                     want[i] *= w[i];
+                     gx += want[i] * xhat[i] / static_cast<double>(w.size());
+                   }
+                   for (std::size_t i = 0; i < w.size(); ++i)
+                     want[i] = static_cast<double>(scales[static_cast<std::size_t>(r)]) *
+                               (want[i] - xhat[i] * gx);
+                   return want;
+                 });
+                 std::vector<double> want_weight(w.size());
+                 for (std::int64_t r = 0; r < rows; ++r) {
+                   const auto xhat = normalised(x, r), grad = bench::values(bench::row(dy, r));
+                   for (std::size_t i = 0; i < w.size(); ++i) want_weight[i] += grad[i] * xhat[i];
+                 }
+                 return std::max(worst, bench::relative_error(dweight, want_weight));
+               },
+           .tolerance = bench::tolerance_of(dtype)});
+    }
+}

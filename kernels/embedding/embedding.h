@@ -1,0 +1,37 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// Rows of a table (torch.nn.functional.embedding).  y_t = weight[token_t]
+/// tokens (...) int32 or int64, weight (V, C) of floating dtype -> y (..., C), weight's dtype.
+/// A token outside [0, V) is an error that names its value and position.
+/// Gradient: weight.  dweight_v = sum over the t with token_t = v of dy_t, added in order of t
+/// after a counting sort, in float32 (float64), so two runs and any number of threads give the same
+/// bits. With beta 1 only rows that occur are touched; with beta 0 the others become 0.
+Tensor embedding(const Tensor& tokens, const Tensor& weight);
+
+namespace kernels {
+struct EmbeddingForward {
+  ConstView tokens, weight;
+  View y;
+};
+struct EmbeddingBackward {
+  ConstView dy, tokens;
+  GradSink dweight;             // dst of V * C elements
+  std::int64_t vocabulary = 0;  // V
+  View workspace;               // int64 (embedding_workspace(tokens, V))
+};
+extern const Kernel<EmbeddingForward> embedding_forward;
+extern const Kernel<EmbeddingBackward> embedding_backward;
+
+/// int64 numbers that embedding_backward needs for `tokens` tokens and V rows.
+constexpr std::int64_t embedding_workspace(std::int64_t tokens, std::int64_t vocabulary) {
+  return 2 * vocabulary + 1 + tokens;
+}
+/// "embedding: token 9 at position 2 is outside [0, 8), the rows of the weight"
+[[noreturn]] void embedding_fail_token(std::int64_t token, std::int64_t position,
+                                       std::int64_t vocabulary);
+}  // namespace kernels
+}  // namespace accrue

@@ -1,0 +1,34 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// Layer normalisation over the last dimension (Ba, Kiros, Hinton 2016; torch.nn.functional
+/// .layer_norm, biased variance).
+///   y = (x - mean) rstd * weight + bias,   rstd = 1 / sqrt(var + eps)
+/// x (..., C), weight (C), bias (C) or undefined, all of one floating dtype -> y (..., C).
+/// The variance is the corrected two-pass one (Chan, Golub, LeVeque 1983: with d = x - mean,
+/// var = (sum d^2 - (sum d)^2 / C) / C) and the same correction enters y and the gradients, so rows
+/// with a large mean keep their digits. mean and rstd are saved in float32 (float64 for float64).
+/// Gradients: x, weight, bias. With g = dy * weight and xhat = (x - mean) rstd:
+///   dx = rstd (g - mean(g) - xhat mean(g xhat)),  dweight = sum_rows dy xhat,  dbias = sum_rows dy
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                  double eps = 1e-5);
+
+namespace kernels {
+struct LayerNormForward {
+  ConstView x, weight, bias;  // bias may be empty
+  View y;                     // may be x
+  View mean, rstd;            // (rows), float32 (float64 for float64)
+  double eps = 1e-5;
+};
+struct LayerNormBackward {
+  ConstView dy, x, weight, mean, rstd;
+  GradSink dx, dweight, dbias;  // dx may be dy
+  View partials;  // workspace (partial_count(rows, C), 2, C) of mean's dtype; see kernels/rows.h
+};
+extern const Kernel<LayerNormForward> layer_norm_forward;
+extern const Kernel<LayerNormBackward> layer_norm_backward;
+}  // namespace kernels
+}  // namespace accrue

@@ -1,0 +1,51 @@
+#include <accrue/core/tape.h>
+#include <accrue/kernels/check.h>
+#include <accrue/kernels/rms_norm/rms_norm.h>
+#include <accrue/kernels/rows.h>
+
+namespace accrue {
+namespace kernels {
+ACCRUE_KERNEL(rms_norm_forward, RmsNormForward);
+ACCRUE_KERNEL(rms_norm_backward, RmsNormBackward);
+}  // namespace kernels
+
+namespace {
+struct RmsNormNode {
+  static constexpr std::string_view kName = "rms_norm";
+  Tensor x, weight, rstd;
+  void backward(BackwardContext& c) const {
+    const std::int64_t rows = x.shape().rows(), cols = x.shape().cols();
+    const GradSink dx = c.sink_in_place(0), dweight = c.sink(1);
+    Tensor partials;
+    if (dweight)
+      partials = Tensor::empty({kernels::partial_count(rows, cols), cols}, rstd.dtype(),
+                               rstd.device(), {"rms_norm.partials", Category::kWorkspace});
+    kernels::rms_norm_backward(c.stream(), {.dy = c.grad(),
+                                            .x = x,
+                                            .weight = weight,
+                                            .rstd = rstd,
+                                            .dx = dx,
+                                            .dweight = dweight,
+                                            .partials = partials.view()});
+  }
+};
+}  // namespace
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  constexpr std::string_view kOp = "rms_norm";
+  kernels::check_floating(kOp, "x", x);
+  ACCRUE_CHECK_SHAPE(x.shape().rank() >= 1, kOp, ": x must have at least 1 dimension, got ",
+                     x.shape());
+  kernels::check_shape(kOp, "weight", weight, {x.shape().cols()}, "the last dimension of x");
+  kernels::check_same(kOp, "x", x, "weight", weight);
+  ACCRUE_CHECK(eps >= 0, kOp, ": eps must not be negative, got ", eps);
+
+  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"rms_norm.y"});
+  const Tensor rstd = Tensor::empty({x.shape().rows()}, statistics, x.device(), {"rms_norm.rstd"});
+  kernels::rms_norm_forward(
+      x.stream(), {.x = x, .weight = weight, .y = y.view(), .rstd = rstd.view(), .eps = eps});
+  if (Tape* tape = Tape::current()) tape->record(RmsNormNode{x, weight, rstd}, {&x, &weight}, y);
+  return y;
+}
+}  // namespace accrue

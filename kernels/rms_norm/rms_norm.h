@@ -1,0 +1,31 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+/// Root mean square normalisation over the last dimension (Zhang, Sennrich 2019;
+/// torch.nn.functional.rms_norm; the default eps is that of Llama in Hugging Face).
+///   y = x rstd * weight,   rstd = 1 / sqrt(mean(x^2) + eps)
+/// x (..., C), weight (C), of one floating dtype -> y (..., C). rstd is saved in float32 (float64
+/// for float64), sums run in the same type.
+/// Gradients: x, weight. With g = dy * weight and xhat = x rstd:
+///   dx = rstd (g - xhat mean(g xhat)),  dweight = sum_rows dy xhat
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps = 1e-6);
+
+namespace kernels {
+struct RmsNormForward {
+  ConstView x, weight;
+  View y;     // may be x
+  View rstd;  // (rows), float32 (float64 for float64)
+  double eps = 1e-6;
+};
+struct RmsNormBackward {
+  ConstView dy, x, weight, rstd;
+  GradSink dx, dweight;  // dx may be dy
+  View partials;  // workspace (partial_count(rows, C), C) of rstd's dtype; see kernels/rows.h
+};
+extern const Kernel<RmsNormForward> rms_norm_forward;
+extern const Kernel<RmsNormBackward> rms_norm_backward;
+}  // namespace kernels
+}  // namespace accrue
