@@ -1,0 +1,66 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+
+namespace accrue {
+
+struct AttentionOptions {
+  /// Query t sees the keys up to t + keys - queries: aligned at the bottom right, as FlashAttention
+  /// and PyTorch's causal_lower_right do, so that a few new queries see a longer past. (PyTorch's
+  /// is_causal=True is aligned at the top left; the two agree when queries == keys.)
+  bool causal = true;
+  /// Factor on q.k before the softmax, positive and finite; 0: 1 / sqrt(head_dim).
+  double scale = 0;
+};
+
+/// Scaled dot-product attention (Vaswani et al. 2017), computed by tiles with an online softmax
+/// (Dao et al. 2022, FlashAttention): memory grows with the number of queries, never with queries
+/// times keys.
+///   y[b,t,h] = sum_s softmax_s(scale q[b,t,h].k[b,s,g]) v[b,s,g],   g = h / (heads / kv_heads)
+/// q (batch, queries, heads, head_dim); k, v (batch, keys, kv_heads, head_dim), heads a multiple of
+/// kv_heads -> y, shape of q. float32, bfloat16 (computed in float32) or float64.
+/// A query that sees no key gives 0 and has no gradient. Gradients: q, k, v; scores are recomputed
+/// by tiles, their bits depend neither on threads nor on timing. Saved: q, k, v, y, and the log of
+/// the softmax denominator (batch, heads, queries) in the accumulation type.
+/// There is no dropout inside attention and no mask but the causal one: drop out the result of the
+/// projection instead (residual_add).
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const AttentionOptions& options = {});
+
+/// The same on the output of one fused projection, without copies:
+/// qkv (batch, time, (heads + 2 kv_heads) head_dim), queries then keys then values
+/// -> y (batch, time, heads * head_dim). Gradient: qkv.
+Tensor attention_qkv(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads,
+                     const AttentionOptions& options = {});
+
+namespace kernels {
+// The shapes are those of attention() above; where rows are not dense, the stride says how many
+// elements lie between two times of the same head (0: dense). head_dim is dense, and batches follow
+// each other after time * stride elements.
+struct AttentionForward {
+  ConstView q, k, v;
+  std::int64_t q_stride = 0, kv_stride = 0;
+  View y;          // dense
+  View lse;        // (batch, heads, queries), accumulation type: log sum exp, -inf where nothing is
+                   // seen
+  View workspace;  // attention_workspace(q, k, false) elements of the accumulation type
+  bool causal = true;
+  double scale = 1;
+};
+struct AttentionBackward {
+  ConstView dy, q, k, v;  // dy dense
+  std::int64_t q_stride = 0, kv_stride = 0;
+  ConstView y, lse;     // of the forward pass
+  GradSink dq, dk, dv;  // with the strides of q, k and v
+  View workspace;       // attention_workspace(q, k, true) elements of the accumulation type
+  bool causal = true;
+  double scale = 1;
+};
+extern const Kernel<AttentionForward> attention_forward;
+extern const Kernel<AttentionBackward> attention_backward;
+
+/// Elements of the workspace for q and k of these shapes; grows with the number of threads, not
+/// with the batch. Call it and the kernel under the same set_num_threads().
+std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward);
+}  // namespace kernels
+}  // namespace accrue
