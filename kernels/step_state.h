@@ -34,12 +34,13 @@ struct StepState {
   // Sums over the window; the accumulate kernel adds to them.
   double loss_sum = 0, weight = 0;
   // Written by global_norm.
-  double loss = 0;  // loss_sum / weight (NaN when weight is 0)
-  double norm = 0;  // of the gradient divided by weight, before clipping
-  double lr = 0;    // of this step
-  float scale = 0;  // clip / weight: what every gradient element is multiplied by
-  std::int32_t skip =
-      0;  // 1: gradient or loss not finite, or weight 0; parameters, moments and step stay
+  double loss = 0;   // loss_sum / weight (NaN when weight is not positive)
+  double norm = 0;   // of the gradient divided by weight, before clipping (NaN like loss)
+  double lr = 0;     // of this step
+  double scale = 0;  // clip / weight: what every gradient element is multiplied by (float32 sets
+                     // round it once); 0 when the step is skipped
+  std::int32_t skip = 0;  // 1: gradient, loss or weight not finite, or weight not positive;
+                          // parameters, moments and step stay as they are
   // Counters.
   std::int64_t step = 0;     // updates done, this one included
   std::int64_t skipped = 0;  // windows skipped

@@ -1,0 +1,45 @@
+#include <cmath>
+#include <memory>
+#include <accrue/kernels/global_norm/global_norm.h>
+#include "benchmarks/bench.h"
+
+namespace accrue::bench {
+ACCRUE_BENCH(global_norm) {
+  struct Buffers {
+    std::vector<kernels::Segment> segments;
+    Tensor grads, sums;
+    kernels::StepState state;
+  };
+  // The parameters of GPT-2 124M: about 150 segments.
+  for (const std::int64_t n : {std::int64_t{1} << 20, std::int64_t{124439808}}) {
+    const auto b = std::make_shared<Buffers>();
+    const std::int64_t part = (n / 150 + 63) / 64 * 64;
+    for (std::int64_t at = 0; at < n; at += part)
+      b->segments.push_back({at, std::min(part, n - at), true});
+    b->grads = random({n}, DType::kF32, 1);
+    b->sums = Tensor::empty({kernels::global_norm_workspace(b->segments)}, DType::kF64, {},
+                            {"global_norm.workspace", Category::kWorkspace});
+    add({.kernel = "global_norm",
+         .size = std::to_string(n),
+         .dtype = DType::kF32,
+         .bytes = static_cast<double>(n) * 4,
+         .run =
+             [b] {
+               b->state.weight = 1;
+               kernels::global_norm(b->grads.stream(), {.grads = b->grads,
+                                                        .segments = b->segments,
+                                                        .workspace = b->sums.view(),
+                                                        .state = &b->state,
+                                                        .max_norm = 1});
+             },
+         .error =
+             [b] {
+               double sum = 0;
+               for (const float g : b->grads.to_vector<float>())
+                 sum += static_cast<double>(g) * static_cast<double>(g);
+               return std::abs(b->state.norm / std::sqrt(sum) - 1);
+             },
+         .tolerance = 1e-12});
+  }
+}
+}  // namespace accrue::bench

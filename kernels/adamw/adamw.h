@@ -1,0 +1,36 @@
+#pragma once
+#include <span>
+#include <accrue/core/dispatch.h>
+#include <accrue/kernels/step_state.h>
+
+namespace accrue::kernels {
+
+/// PyTorch's defaults. The learning rate comes from the schedule, through StepState.
+struct AdamwOptions {
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+/// Throws on values outside 0 <= beta < 1, eps >= 0, weight_decay >= 0.
+void check_options(const AdamwOptions& options);
+
+/// AdamW (Loshchilov, Hutter 2019) over flat blocks, as torch.optim.AdamW. With g = scale * grad,
+/// and lr, scale and step as global_norm left them in *state:
+///   p -= lr weight_decay p                (segments with decay only; the factor is 1 - lr * decay)
+///   m = beta1 m + (1 - beta1) g,          v = beta2 v + (1 - beta2) g^2
+///   p -= lr (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps)
+/// Where state->skip is set, nothing is written. Parameters without a segment (untouched in this
+/// window) stay as they are, their moments too; `step` counts the updates of the whole set.
+/// float32 and float64 sets: value, grads, m and v have one dtype. bfloat16 sets: master, grads, m
+/// and v are float32, p is the master, and value gets it rounded in the same pass.
+/// Moments are zero before step 1.
+struct Adamw {
+  View value, master;  // master: of bfloat16 sets only, ignored otherwise
+  ConstView grads;
+  View m, v;
+  std::span<const Segment> segments;  // of the touched parameters; on the host
+  const StepState* state = nullptr;   // on the device
+  AdamwOptions options{};
+};
+extern const Kernel<Adamw> adamw;
+}  // namespace accrue::kernels

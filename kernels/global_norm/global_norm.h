@@ -1,0 +1,32 @@
+#pragma once
+#include <span>
+#include <accrue/core/dispatch.h>
+#include <accrue/kernels/step_state.h>
+
+namespace accrue::kernels {
+
+/// Ends a window in one kernel: norm, clipping, 1/weight, the non-finite check and the learning
+/// rate, all left in *state, which lies on the device: the host reads nothing.
+///   norm  = sqrt(sum g^2) / weight, over the segments of grads (float32 or float64)
+///   scale = min(1, max_norm / (norm + 1e-6)) / weight   (torch.nn.utils.clip_grad_norm_; no
+///           clipping with max_norm 0)
+///   loss  = loss_sum / weight,   lr = schedule.at(step)
+///   skip  = the sum of squares, loss_sum or weight is not finite, or weight <= 0; then scale = 0
+///           and skipped + 1, else step + 1
+/// loss_sum and weight are read and left as they are. Squares are added in double: over 32 lanes
+/// in chunks of 4096 elements, which begin at each segment's offset, and then chunk by chunk in the
+/// order of the segments. So the bits of a float32 norm depend neither on the threads nor on the
+/// instruction set. Clipping comes after the sums are divided by the weight, once per window.
+struct GlobalNorm {
+  ConstView grads;                    // flat block
+  std::span<const Segment> segments;  // of the touched parameters; on the host
+  View workspace;                     // global_norm_workspace(segments) elements of float64
+  StepState* state = nullptr;         // on the device
+  ScheduleSpec schedule{};
+  double max_norm = 0;  // 0: no clipping
+};
+extern const Kernel<GlobalNorm> global_norm;
+
+inline constexpr std::int64_t kNormChunk = 4096;
+std::int64_t global_norm_workspace(std::span<const Segment> segments);
+}  // namespace accrue::kernels

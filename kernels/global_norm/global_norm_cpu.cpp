@@ -1,0 +1,67 @@
+#include <accrue/kernels/cpu/segments.h>
+#include <accrue/kernels/global_norm/global_norm.h>
+#include <accrue/kernels/cpu/simd_begin.h>
+
+namespace accrue::kernels::ACCRUE_ISA_NAME {
+namespace {
+constexpr std::int64_t kGrain = 32;  // chunks
+constexpr int kSums = 32;
+
+ACCRUE_INLINE Vec<double> load_double(const float* p) {
+  typedef float Narrow __attribute__((vector_size(ACCRUE_VECTOR_BYTES / 2)));
+  Narrow v;
+  std::memcpy(&v, p, sizeof v);
+  return __builtin_convertvector(v, Vec<double>);
+}
+ACCRUE_INLINE Vec<double> load_double(const double* p) { return load<double>(p); }
+
+template <class T>
+double square_sum(const T* g, std::int64_t n) {
+  constexpr int kVectors = kSums / kLanes<double>;
+  Vec<double> sum[kVectors] = {};
+  std::int64_t i = 0;
+  for (; i + kSums <= n; i += kSums)
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec<double> x = load_double(g + i + v * kLanes<double>);
+      sum[v] += x * x;
+    }
+  double lanes[kSums];
+  std::memcpy(lanes, sum, sizeof lanes);
+  for (int j = 0; i < n; ++i, ++j)
+    lanes[j] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
+  for (int width = kSums / 2; width > 0; width /= 2)
+    for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
+  return lanes[0];
+}
+
+template <class T>
+double square_sum(const GlobalNorm& a) {
+  const T* g = a.grads.data<T>();
+  double* sums = a.workspace.data<double>();
+  for_each_chunk(a.segments, kNormChunk, kGrain,
+                 [&](const Segment&, std::int64_t number, std::int64_t offset, std::int64_t size) {
+                   sums[number] = square_sum(g + offset, size);
+                 });
+  double sum = 0;
+  for (std::int64_t c = 0, n = segment_chunks(a.segments, kNormChunk); c < n; ++c) sum += sums[c];
+  return sum;
+}
+}  // namespace
+
+void global_norm(Stream, const GlobalNorm& a) {
+  const double squares =
+      a.grads.dtype == DType::kF64 ? square_sum<double>(a) : square_sum<float>(a);
+  StepState& s = *a.state;
+  const bool counts = s.weight > 0 && std::isfinite(s.weight);
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  s.loss = counts ? s.loss_sum / s.weight : none;
+  s.norm = counts ? std::sqrt(squares) / s.weight : none;
+  s.lr = a.schedule.at(s.step);
+  s.skip = !counts || !std::isfinite(squares) || !std::isfinite(s.loss_sum);
+  const double clip = a.max_norm > 0 ? std::min(1.0, a.max_norm / (s.norm + 1e-6)) : 1.0;
+  s.scale = s.skip ? 0.0 : clip / s.weight;
+  ++(s.skip ? s.skipped : s.step);
+}
+}  // namespace accrue::kernels::ACCRUE_ISA_NAME
+#include <accrue/kernels/cpu/simd_end.h>

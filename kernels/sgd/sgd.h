@@ -1,0 +1,36 @@
+#pragma once
+#include <span>
+#include <accrue/core/dispatch.h>
+#include <accrue/kernels/step_state.h>
+
+namespace accrue::kernels {
+
+/// PyTorch's defaults. The learning rate comes from the schedule, through StepState.
+struct SgdOptions {
+  double momentum = 0, dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;  // needs a momentum and no dampening
+};
+/// Throws on negative or infinite values, and on nesterov without momentum or with dampening.
+void check_options(const SgdOptions& options);
+
+/// Stochastic gradient descent over flat blocks, as torch.optim.SGD. With lr, scale and step as
+/// global_norm left them in *state:
+///   g = scale * grad + weight_decay p     (the decay for segments with decay only)
+///   b = g at step 1, else momentum b + (1 - dampening) g;   g = b, or g + momentum b with nesterov
+///   p -= lr g
+/// The middle line is left out without momentum; then `momentum_buffer` may be empty. A parameter
+/// first touched after step 1 begins with b = 0 (the caller zeroes the block), so with
+/// dampening its first step is (1 - dampening) g.
+/// Where state->skip is set, nothing is written. Parameters without a segment (untouched in this
+/// window) stay as they are, their buffers too. Dtypes as in Adamw.
+struct Sgd {
+  View value, master;  // master: of bfloat16 sets only, ignored otherwise
+  ConstView grads;
+  View momentum_buffer;
+  std::span<const Segment> segments;  // of the touched parameters; on the host
+  const StepState* state = nullptr;   // on the device
+  SgdOptions options{};
+};
+extern const Kernel<Sgd> sgd;
+}  // namespace accrue::kernels

@@ -1,0 +1,56 @@
+#include <accrue/kernels/cpu/segments.h>
+#include <accrue/kernels/sgd/sgd.h>
+#include <accrue/kernels/cpu/simd_begin.h>
+
+namespace accrue::kernels::ACCRUE_ISA_NAME {
+namespace {
+constexpr std::int64_t kChunk = 16384;  // elements
+constexpr std::int64_t kGrain = 4;      // chunks
+
+// C: the type of the state. T: of the parameters that the model reads.
+template <class C, class T>
+void update(const Sgd& a) {
+  const StepState& s = *a.state;
+  const C scale = static_cast<C>(s.scale), rate = static_cast<C>(s.lr);
+  const C momentum = static_cast<C>(a.options.momentum);
+  const C rest = static_cast<C>(1 - a.options.dampening);
+  const bool first = s.step == 1, nesterov = a.options.nesterov;
+
+  constexpr bool kMaster = !std::is_same_v<C, T>;
+  C* p = (kMaster ? a.master : a.value).data<C>();
+  T* value = a.value.data<T>();
+  const C* g = a.grads.data<C>();
+  C* b = momentum != 0 ? a.momentum_buffer.data<C>() : nullptr;
+  for_each_chunk(a.segments, kChunk, kGrain,
+                 [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
+                   const C decay = segment.decay ? static_cast<C>(a.options.weight_decay) : C(0);
+                   vector_loop<C>(size, [&](std::int64_t i, auto part) {
+                     const std::int64_t at = offset + i;
+                     const Vec<C> before = load<C>(p + at, part);
+                     Vec<C> step = load<C>(g + at, part) * scale;
+                     if (decay != 0) step += before * decay;
+                     if (b) {
+                       const Vec<C> buffer =
+                           first ? step : load<C>(b + at, part) * momentum + step * rest;
+                       store(b + at, buffer, part);
+                       step = nesterov ? step + buffer * momentum : buffer;
+                     }
+                     const Vec<C> after = before - step * rate;
+                     store(p + at, after, part);
+                     if constexpr (kMaster) store(value + at, after, part);
+                   });
+                 });
+}
+}  // namespace
+
+void sgd(Stream, const Sgd& a) {
+  if (a.state->skip) return;
+  if (a.value.dtype == DType::kBF16)
+    update<float, bfloat16>(a);
+  else if (a.value.dtype == DType::kF64)
+    update<double, double>(a);
+  else
+    update<float, float>(a);
+}
+}  // namespace accrue::kernels::ACCRUE_ISA_NAME
+#include <accrue/kernels/cpu/simd_end.h>
