@@ -1,1 +1,6 @@
 #pragma once
+// Everything of nn/.
+#include <accrue/nn/generate.h>
+#include <accrue/nn/gpt.h>
+#include <accrue/nn/init.h>
+#include <accrue/nn/layers.h>

@@ -1,1 +1,5 @@
 #pragma once
+// Everything of optim/.
+#include <accrue/optim/optimizer.h>
+#include <accrue/optim/schedule.h>
+#include <accrue/optim/window.h>

@@ -1,0 +1,265 @@
+// train_gpt: trains a small GPT on a text, any logical batch on whatever memory there is.
+#include <csignal>
+#include <unistd.h>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <accrue/core/core.h>
+#include <accrue/nn/generate.h>
+#include "examples/train_gpt/checkpoint.h"
+#include "examples/train_gpt/corpus.h"
+#include "examples/train_gpt/pictures.h"
+#include "examples/train_gpt/progress.h"
+#include "examples/train_gpt/trainer.h"
+
+using namespace accrue;
+using namespace train_gpt;
+
+namespace {
+volatile std::sig_atomic_t stop_signal = 0;
+void on_signal(int number) {
+  if (stop_signal != 0 && number == SIGINT) _exit(130);  // asked twice; checkpoints are whole files or none
+  stop_signal = number;
+}
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+// Appends one JSON object per line; on resume the lines after the checkpoint are dropped.
+class Log {
+ public:
+  Log(const std::string& path, std::int64_t windows_done) {
+    std::vector<std::string> keep;
+    std::ifstream old(path);
+    for (std::string line; windows_done > 0 && std::getline(old, line);) {
+      const auto j = nlohmann::json::parse(line, nullptr, false);
+      if (j.is_object() && j.value("window", std::int64_t{0}) <= windows_done) {
+        keep.push_back(line);
+        points_.push_back({j.value("window", std::int64_t{0}), j.value("loss", NAN), j.value("validation", -1.0)});
+      }
+    }
+    old.close();
+    out_.open(path, std::ios::trunc);
+    for (const std::string& line : keep) out_ << line << '\n';
+  }
+  void write(const nlohmann::json& line) {
+    out_ << line.dump() << '\n' << std::flush;
+    if (!out_) detail::fail(ErrorCode::kIo, "log.jsonl: writing failed; is the disk full?");
+    points_.push_back({line.value("window", std::int64_t{0}), line["loss"].is_number() ? line["loss"].get<double>() : NAN,
+                       line.value("validation", -1.0)});
+  }
+  const std::vector<LossPoint>& points() const { return points_; }
+
+ private:
+  std::ofstream out_;
+  std::vector<LossPoint> points_;
+};
+
+// The stored arguments of a resumed run come first, so that those given now win.
+std::vector<std::string> with_stored_arguments(std::vector<std::string> given) {
+  std::string dir;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i] == "--resume" && i + 1 < given.size()) dir = given[i + 1];
+    if (given[i].starts_with("--resume=")) dir = given[i].substr(9);
+  }
+  if (dir.empty()) return given;
+  std::vector<std::string> all = read_info(newest_checkpoint(dir)).arguments;
+  all.insert(all.end(), {"--out", dir});
+  all.insert(all.end(), given.begin(), given.end());
+  return all;
+}
+
+void check_recipe(const std::string& path, const std::string& stored, const std::string& now) {
+  const auto a = nlohmann::json::parse(stored, nullptr, false), b = nlohmann::json::parse(now);
+  if (!a.is_object()) detail::fail(ErrorCode::kCorrupt, path + ": the stored recipe is not readable");
+  for (const auto& [key, value] : b.items())
+    if (!a.contains(key) || a[key] != value)
+      detail::fail(ErrorCode::kInvalidArgument,
+                   detail::concat("--resume: '", key, "' was ", a.contains(key) ? a[key].dump() : "not set", " and is now ",
+                                  value.dump(), "; it would change the result. Leave it out to go on as before"));
+}
+
+struct Session {
+  const Options& o;
+  std::vector<std::string> arguments;
+  Corpus corpus;
+  std::int64_t micro = 0;
+  std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<data::Loader> loader;
+  std::int64_t window = 0;  // logical batches done
+
+  CheckpointInfo info() const {
+    const auto report = trainer->optimizer().report();
+    return {window, report.step, report.skipped, recipe(o), corpus.hash, arguments};
+  }
+  std::string save() { return save_checkpoint(o.out, trainer->parameters(), trainer->optimizer(), info(), o.keep); }
+};
+
+void announce(const Session& s, Progress& progress) {
+  const Options& o = s.o;
+  const std::int64_t tokens = o.batch * o.model.context;
+  progress.note(detail::concat(
+      "model    ", o.shape, ", ", nn::short_count(s.trainer->parameters().count()), " parameters, ", o.dtype, ", vocabulary ",
+      s.corpus.vocabulary, "\ndata     ", o.data, ": ", s.corpus.train->tokens().count, " tokens to train on, ",
+      s.corpus.validation ? s.corpus.validation->tokens().count : 0, " held out\nbatch    ", o.batch, " sequences of ",
+      o.model.context, " tokens (", tokens, " tokens) in micro-batches of ", s.micro, "\nmemory   ",
+      o.memory > 0 ? "budget " + format_bytes(o.memory) : std::string("no budget"), ", predicted peak ",
+      format_bytes(predicted_peak(o, s.corpus.vocabulary, s.micro, s.corpus.validation.get())), "\nthreads  ", num_threads(),
+      ", instruction set ", name_of(current_isa())));
+}
+
+nlohmann::json number_or_null(double v) { return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr); }
+
+// Returns the exit code.
+int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& files) {
+  const Options& o = s.o;
+  Allocator& memory = Allocator::of(Device::cpu());
+  Status status;
+  status.steps = o.steps;
+  double busy = 0;
+  std::int64_t tokens_done = 0, skipped_in_a_row = 0;
+  bool memory_drawn = false;
+  const std::int64_t first_window = s.window;
+  while (s.window < o.steps && stop_signal == 0) {
+    const auto begin = Clock::now();
+    const std::optional<data::Batch> batch = s.loader->next();
+    if (!batch) break;
+    const bool record = !memory_drawn && s.window == std::min(first_window + 1, o.steps - 1);
+    const CategoryBytes before = memory.stats().live_by_category;
+    if (record) memory.start_timeline();
+    const optim::StepReport report = s.trainer->step(*batch, s.micro, s.window);
+    if (record) {
+      const auto timeline = memory.stop_timeline();
+      if (o.pictures)
+        for (const auto& f : draw_memory(o.out, timeline, before, o.memory)) files.push_back(f);
+      memory_drawn = true;
+    }
+    busy += seconds_since(begin);
+    ++s.window;
+    tokens_done += batch->size() * batch->time();
+    status.step = s.window;
+    status.loss = report.loss;
+    status.skipped = report.skipped;
+    status.tokens_per_second = static_cast<double>(tokens_done) / busy;
+    status.seconds_left = busy / static_cast<double>(s.window - first_window) * static_cast<double>(o.steps - s.window);
+    status.peak_bytes = memory.stats().peak;
+    nlohmann::json line{{"window", s.window}, {"step", report.step}, {"loss", number_or_null(report.loss)},
+                        {"lr", report.lr}, {"norm", number_or_null(report.norm)}, {"weight", report.weight},
+                        {"skipped", report.skipped}, {"tokens_per_second", status.tokens_per_second},
+                        {"peak_bytes", status.peak_bytes}};
+    skipped_in_a_row = report.skip ? skipped_in_a_row + 1 : 0;
+    const bool last = s.window == o.steps || stop_signal != 0;
+    if (s.corpus.validation && (last || (o.eval_every > 0 && s.window % o.eval_every == 0))) {
+      status.validation = s.trainer->evaluate(*s.corpus.validation, o.eval_samples, s.micro);
+      line["validation"] = number_or_null(status.validation);
+    }
+    log.write(line);
+    progress.show(status, last);
+    if (skipped_in_a_row >= o.max_skipped) {
+      progress.note(detail::concat("train_gpt: ", skipped_in_a_row, " steps in a row were skipped because the loss or a gradient was "
+                                   "not finite (window ", s.window, "). Try a smaller --lr; the last checkpoint is untouched."));
+      return kExitNonFinite;
+    }
+    if (last || (o.save_every > 0 && s.window % o.save_every == 0)) s.save();
+  }
+  return 0;
+}
+
+void finish(Session& s, Log& log, const std::vector<std::string>& drawn) {
+  const Options& o = s.o;
+  if (o.sample > 0 && s.corpus.tokenizer) {
+    std::vector<std::int32_t> prompt;
+    try {
+      prompt = s.corpus.tokenizer->encode(o.prompt);
+    } catch (const Error&) {
+      prompt = {0};  // the text has not all characters of the prompt
+    }
+    const auto text = nn::generate(s.trainer->model(), prompt,
+                                   {.count = o.sample, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed});
+    std::printf("\n--- a sample ---\n%s\n----------------\n\n", s.corpus.tokenizer->decode(text).c_str());
+  }
+  std::printf("files in %s:\n  log.jsonl\n", o.out.c_str());
+  std::vector<std::string> files = drawn;
+  if (o.pictures)
+    for (const auto& f : draw_loss(o.out, log.points())) files.push_back(f);
+  for (const auto& f : files) std::printf("  %s\n", std::filesystem::path(f).filename().c_str());
+  std::printf("  %s\n", std::filesystem::path(newest_checkpoint(o.out)).filename().c_str());
+}
+
+int run(int argc, char** argv) {
+  std::vector<std::string> given(argv + 1, argv + argc);
+  std::vector<std::string> all = with_stored_arguments(given);
+  std::vector<char*> pointers{argv[0]};
+  for (std::string& a : all) pointers.push_back(a.data());
+  Options o;
+  const Parsed parsed = parse(static_cast<int>(pointers.size()), pointers.data(), o);
+  if (!parsed.run) return parsed.exit_code;
+
+  set_num_threads(o.threads);
+  const Device device = Device::parse(o.device);
+  (void)backend(device);
+  ACCRUE_CHECK(device.is_cpu(), "--device ", o.device, ": training runs on cpu in this version");
+  std::vector<std::string> keep;  // what a later --resume needs
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] == "--resume") ++i;
+    else if (!all[i].starts_with("--resume=")) keep.push_back(all[i]);
+  }
+  keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
+  Session s{o, keep, load_corpus(o), 0, nullptr, nullptr, 0};
+  std::filesystem::create_directories(o.out);
+  s.micro = choose_micro(o, s.corpus.vocabulary, s.corpus.validation.get());
+  Allocator::of(device).set_budget(o.memory);
+  s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device);
+  if (!o.resume.empty()) {
+    const std::string path = newest_checkpoint(o.resume);
+    const CheckpointInfo info = read_info(path);
+    check_recipe(path, info.recipe, recipe(o));
+    ACCRUE_CHECK(info.data_hash == s.corpus.hash, "--resume: the content of ", o.data, " has changed since the checkpoint");
+    load_checkpoint(path, s.trainer->parameters(), s.trainer->optimizer());
+    s.window = info.window;
+  }
+  data::LoaderOptions order;
+  order.batch_size = o.batch;
+  order.seed = o.seed;
+  order.position = s.window * o.batch;
+  s.loader = std::make_unique<data::Loader>(s.corpus.train, order);
+
+  std::vector<std::string> files;
+  Log log(o.out + "/log.jsonl", s.window);
+  int code = 0;
+  {
+    Progress progress(o.quiet);
+    if (!o.quiet) announce(s, progress);
+    std::signal(SIGINT, on_signal);
+    std::signal(SIGTERM, on_signal);
+    code = train(s, log, progress, files);
+    if (code == 0 && stop_signal != 0 && s.window < o.steps) {
+      s.save();
+      progress.note(detail::concat("train_gpt: stopped by a signal after step ", s.window, " of ", o.steps,
+                                   "; everything is saved. Go on with\n  ", argv[0], " --resume ", o.out));
+      code = kExitStopped;
+    }
+  }
+  if (code == 0) finish(s, log, files);
+  if (o.hash) std::printf("weights %s\n", to_hex(state_hash(s.trainer->parameters(), s.trainer->optimizer())).c_str());
+  return code;
+}
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const OutOfMemory& e) {
+    std::fprintf(stderr, "train_gpt: %s\n", e.what());
+    return kExitOutOfMemory;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "train_gpt: %s\n", e.what());
+    return e.code() == ErrorCode::kCorrupt ? kExitCorrupt : e.code() == ErrorCode::kInvalidArgument ? kExitBadArguments : 1;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "train_gpt: %s\n", e.what());
+    return 1;
+  }
+}

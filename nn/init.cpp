@@ -1,0 +1,39 @@
+#include <accrue/core/name_scope.h>
+#include <accrue/kernels/cast/cast.h>
+#include <accrue/kernels/fill/fill.h>
+#include <accrue/nn/init.h>
+
+namespace accrue::nn {
+
+Initializer zeros() {
+  return [](const Tensor& value, std::uint64_t, int) { fill(value, 0.0); };
+}
+Initializer ones() {
+  return [](const Tensor& value, std::uint64_t, int) { fill(value, 1.0); };
+}
+Initializer normal(double standard_deviation) {
+  return [=](const Tensor& value, std::uint64_t seed, int index) {
+    fill_normal(value, 0.0, standard_deviation, seed, static_cast<std::uint32_t>(index));
+  };
+}
+Initializer uniform(double bound) {
+  return [=](const Tensor& value, std::uint64_t seed, int index) {
+    fill_uniform(value, -bound, bound, seed, static_cast<std::uint32_t>(index));
+  };
+}
+
+void initialize(ParameterSet& parameters, std::uint64_t seed) {
+  ACCRUE_CHECK(parameters.allocated(), "initialize: allocate() the parameters first");
+  for (Parameter& p : parameters.all()) {
+    ACCRUE_CHECK(p.initialize, "initialize: the parameter '", p.name, "' has no initializer");
+    const NameScope scope(intern(p.name));
+    p.initialize(p.master, seed, p.slot.index);
+  }
+  refresh_values(parameters);
+}
+
+void refresh_values(ParameterSet& parameters) {
+  if (parameters.values().dtype() == parameters.master().dtype()) return;
+  for (Parameter& p : parameters.all()) p.value.copy_from(cast(p.master, p.value.dtype()));
+}
+}  // namespace accrue::nn

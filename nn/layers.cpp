@@ -1,0 +1,56 @@
+#include <accrue/core/name_scope.h>
+#include <accrue/kernels/dropout/dropout.h>
+#include <accrue/kernels/embedding/embedding.h>
+#include <accrue/kernels/layer_norm/layer_norm.h>
+#include <accrue/kernels/linear/linear.h>
+#include <accrue/kernels/rms_norm/rms_norm.h>
+#include <accrue/nn/layers.h>
+
+namespace accrue::nn {
+namespace {
+const Tensor& value_of(const Parameter* p) {
+  static const Tensor none;
+  return p ? p->value : none;
+}
+}  // namespace
+
+Linear::Linear(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out, bool with_bias,
+               Initializer weight_init)
+    : weight(set.add(name + ".weight", {out, in}, true, std::move(weight_init))),
+      bias(with_bias ? set.add(name + ".bias", {out}, false, zeros()) : nullptr),
+      path(intern(name)) {}
+Linear::Linear(Parameter* tied_weight, const std::string& name) : weight(tied_weight), path(intern(name)) {}
+Tensor Linear::operator()(const Tensor& x) const {
+  const NameScope scope(path);
+  return linear(x, weight->value, value_of(bias));
+}
+
+Embedding::Embedding(ParameterSet& set, const std::string& name, std::int64_t count, std::int64_t channels,
+                     Initializer weight_init)
+    : weight(set.add(name + ".weight", {count, channels}, true, std::move(weight_init))), path(intern(name)) {}
+Tensor Embedding::operator()(const Tensor& tokens) const {
+  const NameScope scope(path);
+  return embedding(tokens, weight->value);
+}
+
+LayerNorm::LayerNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double epsilon, bool with_bias)
+    : weight(set.add(name + ".weight", {channels}, false, ones())),
+      bias(with_bias ? set.add(name + ".bias", {channels}, false, zeros()) : nullptr),
+      eps(epsilon),
+      path(intern(name)) {}
+Tensor LayerNorm::operator()(const Tensor& x) const {
+  const NameScope scope(path);
+  return layer_norm(x, weight->value, value_of(bias), eps);
+}
+
+RmsNorm::RmsNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double epsilon)
+    : weight(set.add(name + ".weight", {channels}, false, ones())), eps(epsilon), path(intern(name)) {}
+Tensor RmsNorm::operator()(const Tensor& x) const {
+  const NameScope scope(path);
+  return rms_norm(x, weight->value, eps);
+}
+
+Tensor Dropout::operator()(const Tensor& x, const RandomState& random) const {
+  return random.defined() && p > 0 ? dropout(x, p, random, site) : x;
+}
+}  // namespace accrue::nn

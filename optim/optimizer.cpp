@@ -1,0 +1,98 @@
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <accrue/kernels/global_norm/global_norm.h>
+#include <accrue/optim/optimizer.h>
+
+namespace accrue::optim {
+namespace {
+using kernels::StepState;
+constexpr std::int64_t kStateWords = sizeof(StepState) / 8;
+static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 && offsetof(StepState, weight) == 8);
+}  // namespace
+
+Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule)
+    : parameters_(parameters), schedule_(schedule) {
+  ACCRUE_CHECK(parameters.allocated(), "optimizer: allocate() the parameters first");
+  step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(), {"step state", Category::kOptimizer});
+  segments_.reserve(parameters.all().size());
+}
+
+Tensor Optimizer::add_state(const char* name) {
+  const Tensor t = Tensor::zeros({parameters_.padded()}, parameters_.master().dtype(), parameters_.device(),
+                                 {name, Category::kOptimizer});
+  state_.push_back({name, t});
+  return t;
+}
+
+void Optimizer::set_max_norm(double max_norm) {
+  ACCRUE_CHECK(max_norm >= 0 && !std::isnan(max_norm), "optimizer: max_norm must be >= 0 (0: no clipping), got ", max_norm);
+  max_norm_ = max_norm;
+}
+
+void Optimizer::step(Window& window) {
+  ACCRUE_CHECK(&window.parameters() == &parameters_, "optimizer: the window belongs to another parameter set");
+  ACCRUE_CHECK(!window.empty(), "optimizer: the window is empty; add at least one micro-batch before step()");
+  segments_.clear();
+  for (const Parameter& p : parameters_.all())
+    if (p.slot.touched) segments_.push_back({p.offset, p.size, p.decay});
+  step_state_.window(0, {2}).copy_from(window.totals());
+  const Tensor workspace = Tensor::empty({kernels::global_norm_workspace(segments_)}, DType::kF64,
+                                         parameters_.device(), {"global_norm.workspace", Category::kWorkspace});
+  auto* state = static_cast<StepState*>(step_state_.view().ptr);
+  kernels::global_norm(step_state_.stream(), {.grads = parameters_.grads(),
+                                              .segments = segments_,
+                                              .workspace = workspace.view(),
+                                              .state = state,
+                                              .schedule = schedule_,
+                                              .max_norm = max_norm_});
+  update(segments_, state);
+  window.reset();
+}
+
+StepReport Optimizer::report() const {
+  StepState s;
+  const auto words = step_state_.to_vector<double>();
+  std::memcpy(static_cast<void*>(&s), words.data(), sizeof s);
+  return {s.step, s.skipped, s.skip != 0, s.loss, s.weight, s.norm, s.lr};
+}
+
+void Optimizer::restore_counters(std::int64_t step, std::int64_t skipped) {
+  ACCRUE_CHECK(step >= 0 && skipped >= 0, "optimizer: counters cannot be negative");
+  StepState s;
+  s.step = step;
+  s.skipped = skipped;
+  std::int64_t words[kStateWords];
+  std::memcpy(words, &s, sizeof s);
+  step_state_.copy_from_host(words);
+}
+AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options)
+    : Optimizer(parameters, schedule), options_(options), m_(add_state("adamw.m")), v_(add_state("adamw.v")) {
+  kernels::check_options(options);
+}
+void AdamW::update(std::span<const kernels::Segment> touched, const StepState* state) {
+  kernels::adamw(m_.stream(), {.value = parameters_.values().view(),
+                               .master = parameters_.master().view(),
+                               .grads = parameters_.grads(),
+                               .m = m_.view(),
+                               .v = v_.view(),
+                               .segments = touched,
+                               .state = state,
+                               .options = options_});
+}
+
+Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options)
+    : Optimizer(parameters, schedule), options_(options) {
+  kernels::check_options(options);
+  if (options.momentum > 0) momentum_ = add_state("sgd.momentum_buffer");
+}
+void Sgd::update(std::span<const kernels::Segment> touched, const StepState* state) {
+  kernels::sgd(parameters_.values().stream(), {.value = parameters_.values().view(),
+                                               .master = parameters_.master().view(),
+                                               .grads = parameters_.grads(),
+                                               .momentum_buffer = momentum_.view(),
+                                               .segments = touched,
+                                               .state = state,
+                                               .options = options_});
+}
+}  // namespace accrue::optim
