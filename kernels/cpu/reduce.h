@@ -34,7 +34,7 @@ ACCRUE_INLINE void reduce(const ReducePlan& plan, double* workspace, Value value
     for (std::int64_t j = 0; j < plan.outer * inner; ++j) put(j, 0.0);
     return;
   }
-  constexpr std::int64_t kTile = 256, kRun = 16;
+  constexpr std::int64_t kTile = 1024, kRun = 16;
   const std::int64_t block = plan.block(), blocks = plan.blocks();
   const std::int64_t tiles = chunk_count(inner, kTile), units = plan.outer * blocks * tiles;
   const std::int64_t unit_size = std::min(n, block) * std::min(inner, kTile);
@@ -50,14 +50,16 @@ ACCRUE_INLINE void reduce(const ReducePlan& plan, double* workspace, Value value
         continue;
       }
       const std::int64_t first = tile * kTile, width = std::min(kTile, inner - first);
-      alignas(64) C total[kTile] = {};
+      const std::int64_t padded = chunk_count(width, kLanes<C>) * kLanes<C>;
+      alignas(64) C total[kTile], run[kTile];
+      std::fill(total, total + padded, C(0));
       for (std::int64_t k = k0; k < k1; k += kRun) {
-        alignas(64) C run[kTile] = {};
+        std::fill(run, run + padded, C(0));
         for (std::int64_t r = k; r < std::min(k1, k + kRun); ++r)
           vector_loop<C>(width, [&](std::int64_t i, auto part) {
             store(run + i, load<C>(run + i) + value((o * n + r) * inner + first + i, part));
           });
-        for (std::int64_t i = 0; i < kTile; i += kLanes<C>)
+        for (std::int64_t i = 0; i < padded; i += kLanes<C>)
           store(total + i, load<C>(total + i) + load<C>(run + i));
       }
       for (std::int64_t i = 0; i < width; ++i)

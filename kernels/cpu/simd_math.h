@@ -53,7 +53,8 @@ ACCRUE_INLINE Vec<float> tanh(Vec<float> x) {
   const V small = p * z * x + x;
   const V e = exp(a + a);
   const V big = 1.0f - 2.0f / (e + 1.0f);
-  return a < splat(0.625f) ? small : (x < 0 ? -big : big);
+  const V y = a < splat(0.625f) ? small : big;
+  return (V)((VecBits<float>)y | ((VecBits<float>)x & 0x80000000u));
 }
 ACCRUE_INLINE Vec<double> tanh(Vec<double> x) {
   return by_lane(x, [](double v) { return std::tanh(v); });
