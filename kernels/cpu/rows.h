@@ -72,6 +72,26 @@ ACCRUE_INLINE C max_row(std::int64_t n, F f) {
   return max_lanes<C>(max<C>(max<C>(m[0], m[1]), max<C>(m[2], m[3])));
 }
 
+/// e^x for x <= 0, as x - max(x) is: half the work of exp(), the same polynomial. Below -87.33 and
+/// for -inf the result is 0; NaN stays NaN.
+ACCRUE_INLINE Vec<float> exp_nonpositive(Vec<float> x) {
+  using V = Vec<float>;
+  constexpr float kRound = 12582912.0f + 127.0f;  // 1.5 * 2^23: rounds; 127: the exponent's bias
+  const V shifted = x * 1.44269504088896341f + kRound;
+  const V n = shifted - kRound;
+  V r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  V p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const V y = p * (V)((VecBits<float>)shifted << 23);
+  return x < splat(-87.3365448f) ? V{} : y;
+}
+ACCRUE_INLINE Vec<double> exp_nonpositive(Vec<double> x) { return exp(x); }
+
 /// sink <- the sum of `count` rows of `cols` numbers that lie `stride` apart, added in order.
 template <class T>
 ACCRUE_INLINE void reduce_partials(const accumulate_t<T>* partials, std::int64_t count,

@@ -122,13 +122,14 @@ void forward(const CrossEntropyForward& a) {
       }));
     if (kept)
       s.sum = sum_row<C>(classes, [&](std::int64_t i, auto part) {
-        const Vec<C> e = exp(load<C>(x + i, part) - s.top);
+        const Vec<C> e = exp_nonpositive(load<C>(x + i, part) - s.top);
         store(kept + base + i, e, part);
         return e;
       });
     else
-      s.sum = sum_row<C>(
-          classes, [&](std::int64_t i, auto part) { return exp(load<C>(x + i, part) - s.top); });
+      s.sum = sum_row<C>(classes, [&](std::int64_t i, auto part) {
+        return exp_nonpositive(load<C>(x + i, part) - s.top);
+      });
     statistics[2 * row] = s.top;
     statistics[2 * row + 1] = s.sum;
 
@@ -140,7 +141,7 @@ void forward(const CrossEntropyForward& a) {
     terms[2 * row] = term;
     terms[2 * row + 1] = weight;
     if (!out) return;
-    const C target_exponential = exp(splat(target_logit - s.top))[0];
+    const C target_exponential = exp_nonpositive(splat(target_logit - s.top))[0];
     if (kept)
       write_row(
           t, s, target, 1.0, target_exponential,
@@ -148,7 +149,8 @@ void forward(const CrossEntropyForward& a) {
     else
       write_row(
           t, s, target, 1.0, target_exponential,
-          [&](std::int64_t i, auto part) { return exp(load<C>(x + i, part) - s.top); }, out, base);
+          [&](std::int64_t i, auto part) { return exp_nonpositive(load<C>(x + i, part) - s.top); },
+          out, base);
   });
 
   double sum = 0, weight = 0;
@@ -175,10 +177,11 @@ void backward(const CrossEntropyBackward& a) {
     if (target == t.ignore) return write_zeros<C>(classes, out, base);
     const T* x = logits + base;
     const RowStatistics<C> s{statistics[2 * row], statistics[2 * row + 1]};
-    const C target_exponential = exp(splat(static_cast<C>(x[target]) - s.top))[0];
+    const C target_exponential = exp_nonpositive(splat(static_cast<C>(x[target]) - s.top))[0];
     write_row(
         t, s, target, upstream, target_exponential,
-        [&](std::int64_t i, auto part) { return exp(load<C>(x + i, part) - s.top); }, out, base);
+        [&](std::int64_t i, auto part) { return exp_nonpositive(load<C>(x + i, part) - s.top); },
+        out, base);
   });
 }
 }  // namespace

@@ -15,7 +15,7 @@ void forward_row(const T* x, T* y, std::int64_t n) {
   // them again.
   constexpr bool kKeep = std::is_same_v<T, C>;
   const C sum = sum_row<C>(n, [&](std::int64_t i, auto part) {
-    const Vec<C> e = exp(load<C>(x + i, part) - top);
+    const Vec<C> e = exp_nonpositive(load<C>(x + i, part) - top);
     if constexpr (kKeep) store(y + i, e, part);
     return e;
   });
@@ -24,7 +24,7 @@ void forward_row(const T* x, T* y, std::int64_t n) {
     if constexpr (kKeep)
       store(y + i, load<C>(y + i, part) * factor, part);
     else
-      store(y + i, exp(load<C>(x + i, part) - top) * factor, part);
+      store(y + i, exp_nonpositive(load<C>(x + i, part) - top) * factor, part);
   });
 }
 }  // namespace
