@@ -10,6 +10,8 @@ namespace accrue {
 /// Gradient: weight.  dweight_v = sum over the t with token_t = v of dy_t, added in order of t
 /// after a counting sort, in float32 (float64), so two runs and any number of threads give the same
 /// bits. With beta 1 only rows that occur are touched; with beta 0 the others become 0.
+/// The sum goes on from what the sink holds, so a batch in parts gives the same bits (float32
+/// sink).
 Tensor embedding(const Tensor& tokens, const Tensor& weight);
 
 namespace kernels {

@@ -54,16 +54,22 @@ void accumulate(const EmbeddingBackward& a, const Groups& groups, std::int64_t c
       const std::int64_t at = unit / slabs, channel = unit % slabs * kSlab;
       const std::int64_t row = used_only ? groups.used[at] : at;
       const std::int64_t width = std::min(kSlab, cols - channel);
+      const std::int64_t base = row_offset(row, cols) + channel;
+      // The sum goes on from what the sink holds, so a batch in parts adds in the same order.
       alignas(64) C sum[kSlab] = {};
+      if (out.beta != 0)
+        vector_loop<C>(width, [&](std::int64_t i, auto part) {
+          store(sum + i, load<C>(out.dst + base + i, part) * out.beta);
+        });
       for (std::int64_t k = groups.first[row]; k < groups.first[row + 1]; ++k) {
         const T* source = dy + row_offset(groups.order[k], cols) + channel;
         vector_loop<C>(width, [&](std::int64_t i, auto part) {
-          store(sum + i, load<C>(sum + i) + load<C>(source + i, part));
+          store(sum + i, load<C>(sum + i) + load<C>(source + i, part) * out.alpha);
         });
       }
-      const std::int64_t base = row_offset(row, cols) + channel;
-      vector_loop<C>(width,
-                     [&](std::int64_t i, auto part) { out.put(base + i, load<C>(sum + i), part); });
+      vector_loop<C>(width, [&](std::int64_t i, auto part) {
+        store(out.dst + base + i, load<C>(sum + i), part);
+      });
     }
   });
 }

@@ -84,6 +84,17 @@ TEST_CASE("B55: embedding gradient of 10^4 tokens over 8 rows repeats its bits",
     CHECK(std::memcmp(again.data(), first.data(), first.size() * sizeof(float)) == 0);
   }
   set_num_threads(before);
+  // The batch in 1, 2 and 4 micro-batches: beta 0, then beta 1.
+  for (const std::int64_t parts : {1, 2, 4}) {
+    const Tensor into = fresh();
+    const std::int64_t size = n / parts;
+    for (std::int64_t m = 0; m < parts; ++m)
+      dweight({tokens.begin() + m * size, tokens.begin() + (m + 1) * size},
+              {dy.begin() + m * size * channels, dy.begin() + (m + 1) * size * channels}, 8,
+              channels, into, m > 0 ? 1.0f : 0.0f);
+    const auto split = into.to_vector<float>();
+    CHECK(std::memcmp(split.data(), first.data(), first.size() * sizeof(float)) == 0);
+  }
   std::vector<double> want(static_cast<std::size_t>(8 * channels));
   for (std::int64_t i = 0; i < n * channels; ++i)
     want[static_cast<std::size_t>(tokens[static_cast<std::size_t>(i / channels)] * channels +
