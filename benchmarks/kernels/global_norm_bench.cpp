@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <accrue/kernels/global_norm/global_norm.h>
