@@ -36,14 +36,14 @@ struct Gemm {
 /// of op(A), its column of op(B), k, alpha, beta and the instruction set, not on m, n, batch or the
 /// cut into tiles. (oneDNN promises less: tiles of a size that depends on the shape alone.)
 ///
-/// Memory: each thread keeps one buffer of at most 3.2 MiB for packed tiles until it ends. It is
+/// Memory: each thread keeps one buffer of 3.6 MiB for packed tiles until it ends. It is
 /// taken from the system at the thread's first product, not from the Allocator, and never grows, so
 /// a training loop allocates nothing here after its first step.
 void gemm(const Gemm& g);
 
-/// Who computes a tile. Automatic: oneDNN for bfloat16 operands on processors with bfloat16
-/// instructions (AVX512-BF16, AMX), our own kernel for everything else: it is as fast as oneDNN's
-/// float32 and keeps its bits when the batch is cut differently.
+/// Who computes a tile. Automatic: oneDNN for bfloat16 operands on processors with AMX, our own
+/// kernel for everything else (bfloat16 is then widened while it is packed): its bits stay when the
+/// batch is cut differently, and oneDNN is no faster when its threads may not share the sum over k.
 /// kOneDnn uses oneDNN wherever it can: float32 through dnnl_sgemm, other dtypes where the
 /// processor has the instructions. kOneDnnPrimitive: float32 through oneDNN's matmul primitive too
 /// (the path bfloat16 takes), for tests.

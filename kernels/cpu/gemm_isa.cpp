@@ -70,8 +70,10 @@ void pack_along(C* dst, const T* src, std::int64_t ld, std::int64_t lines, std::
       // Four lines from end to end, so that the processor sees four streams. The last four overlap
       // others if W is no multiple of 4.
       for (int line = 0;; line = std::min(line + 4, W - 4)) {
-        for (k = 0; k < whole; k += 4)
+        for (k = 0; k < whole; k += 4) {
+          __builtin_prefetch(src + (line + 4 + k / 4 % 4) * ld + k);  // the four lines after these
           transpose_four(dst + k * W + line, W, src + line * ld + k, ld);
+        }
         if (line == W - 4) break;
       }
     }
@@ -91,6 +93,7 @@ void pack_across(C* dst, const T* src, std::int64_t ld, std::int64_t lines, std:
       C* to_panel = dst + p * steps;
       for (std::int64_t k = first; k < end; ++k) {
         const T* from = src + k * ld + p;
+        __builtin_prefetch(from + kBand * ld);
         if constexpr (W % kLanes<C> == 0)
           for (int j = 0; j < W; j += kLanes<C>) store(to_panel + k * W + j, load<C>(from + j));
         else

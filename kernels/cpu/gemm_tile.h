@@ -10,7 +10,7 @@ inline constexpr std::int64_t kTileRows = 576;
 constexpr std::int64_t tile_columns(std::int64_t element_bytes) { return 3072 / element_bytes; }
 /// Rows of packed A, and steps of k, that are in work at a time.
 constexpr std::int64_t packed_rows(std::int64_t element_bytes) { return 768 / element_bytes; }
-inline constexpr std::int64_t kPackedSteps = 320;
+inline constexpr std::int64_t kPackedSteps = 512;
 /// Tiles begin at multiples of these, which every micro-kernel's height and width divides.
 inline constexpr std::int64_t kRowUnit = 12, kColumnUnit = 32;
 

@@ -159,7 +159,7 @@ TEST_CASE("gemm: every dtype, transpose and instruction set", "[kernels][gemm]")
       for (const bool ta : {false, true})
         for (const bool tb : {false, true}) {
           Problem{.size = {13, 37, 11}, .types = t, .ta = ta, .tb = tb}.check();
-          Problem{.size = {25, 66, 330},
+          Problem{.size = {25, 66, 530},
                   .types = t,
                   .ta = ta,
                   .tb = tb,
@@ -179,7 +179,7 @@ TEST_CASE("gemm: sizes around the borders of tiles and vectors", "[kernels][gemm
   for (const std::int64_t m : {1, 5, 6, 7, 12})
     for (const std::int64_t n : {1, 7, 8, 15, 16, 17, 32, 33})
       Problem{.size = {m, n, 9}, .types = f32, .ta = ta, .tb = tb}.check();
-  for (const std::int64_t k : {1, 2, 3, 4, 5, 319, 320, 321, 641})
+  for (const std::int64_t k : {1, 2, 3, 4, 5, 511, 512, 513, 1025})
     for (const Types& t : {f32, half})
       Problem{.size = {8, 18, k}, .types = t, .ta = ta, .tb = tb, .beta = 0.5}.check();
   for (const std::int64_t m : {191, 193, 577})
