@@ -5,6 +5,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/error.h>
 #include <accrue/core/hash.h>
+#include <accrue/core/file.h>
 #include <accrue/core/isa.h>
 #include <accrue/core/log.h>
 #include <accrue/core/loss.h>

@@ -1,0 +1,200 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <utility>
+#include <accrue/core/error.h>
+#include <accrue/core/file.h>
+
+namespace accrue {
+namespace {
+std::string text_of(int error) { return std::generic_category().message(error); }
+
+[[noreturn]] void fail_io(const std::string& path, const std::string& what) {
+  detail::fail(ErrorCode::kIo, detail::concat(path, ": ", what));
+}
+
+template <class Call>
+auto retry(Call&& call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+// One call transfers at most this much: Linux stops at 2 GiB - 4 KiB anyway.
+constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
+
+std::string directory_of(const std::string& path) {
+  const std::size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+}  // namespace
+
+int FileSystem::open(const char* path, int flags, unsigned mode) {
+  return ::open(path, flags, static_cast<mode_t>(mode));
+}
+std::int64_t FileSystem::pread(int fd, void* out, std::size_t bytes, std::int64_t offset) {
+  return ::pread(fd, out, bytes, offset);
+}
+std::int64_t FileSystem::pwrite(int fd, const void* data, std::size_t bytes, std::int64_t offset) {
+  return ::pwrite(fd, data, bytes, offset);
+}
+std::int64_t FileSystem::size(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return -1;
+  if (!S_ISREG(status.st_mode)) {
+    errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+    return -1;
+  }
+  return status.st_size;
+}
+int FileSystem::fsync(int fd) { return ::fsync(fd); }
+int FileSystem::close(int fd) { return ::close(fd); }
+int FileSystem::rename(const char* from, const char* to) { return std::rename(from, to); }
+int FileSystem::unlink(const char* path) { return ::unlink(path); }
+FileSystem& FileSystem::posix() {
+  static FileSystem fs;
+  return fs;
+}
+
+AtomicFile::AtomicFile(std::string path, FileSystem& fs) : fs_(fs), path_(std::move(path)) {
+  open();
+}
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::open() {
+  static std::atomic<unsigned> counter{0};
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    temporary_ = detail::concat(path_, ".tmp-", ::getpid(), "-", counter.fetch_add(1));
+    fd_ = retry([&] {
+      return fs_.open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    });
+    if (fd_ >= 0) return;
+    if (errno != EEXIST) break;
+  }
+  const int error = errno;
+  fail_io(path_, "cannot create " + temporary_ + ": " + text_of(error));
+}
+void AtomicFile::discard() noexcept {
+  if (fd_ >= 0) (void)fs_.close(std::exchange(fd_, -1));
+  if (!temporary_.empty()) (void)fs_.unlink(temporary_.c_str());
+  temporary_.clear();
+}
+void AtomicFile::fail(const char* call, int error) {
+  discard();
+  fail_io(path_, detail::concat("writing failed (", call, ": ", text_of(error),
+                                "); nothing was changed under this name"));
+}
+void AtomicFile::append(std::span<const std::byte> data) {
+  const std::int64_t offset = size_;
+  size_ += static_cast<std::int64_t>(data.size());
+  write_at(offset, data);
+}
+void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> data) {
+  if (fd_ < 0) fail("write", EBADF);
+  ACCRUE_CHECK(offset >= 0 && offset + static_cast<std::int64_t>(data.size()) <= size_, path_,
+               ": write_at must stay inside the ", size_, " bytes appended, got offset ", offset,
+               " and ", data.size(), " bytes");
+  while (!data.empty()) {
+    const std::int64_t done = retry(
+        [&] { return fs_.pwrite(fd_, data.data(), std::min(data.size(), kMaxTransfer), offset); });
+    if (done < 0) fail("write", errno);
+    if (done == 0) fail("write", ENOSPC);
+    offset += done;
+    data = data.subspan(static_cast<std::size_t>(done));
+  }
+}
+void AtomicFile::commit() {
+  if (fd_ < 0) fail("commit", EBADF);
+  // A failed fsync is never repeated: the kernel may have dropped the pages and would say yes now.
+  if (retry([&] { return fs_.fsync(fd_); }) != 0) fail("fsync", errno);
+  if (fs_.close(std::exchange(fd_, -1)) != 0 && errno != EINTR) fail("close", errno);
+  if (fs_.rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename", errno);
+  temporary_.clear();
+  const std::string directory = directory_of(path_);
+  const int fd =
+      retry([&] { return fs_.open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+  int error = fd < 0 ? errno : 0;
+  if (fd >= 0) {
+    if (retry([&] { return fs_.fsync(fd); }) != 0) error = errno;
+    if (fs_.close(fd) != 0 && error == 0 && errno != EINTR) error = errno;
+  }
+  // Some network file systems have no fsync of directories; they order names themselves.
+  if (error != 0 && error != EINVAL)
+    fail_io(path_, detail::concat("the file is complete, but its name may not survive a crash (",
+                                  "fsync of ", directory, ": ", text_of(error), ")"));
+}
+
+InputFile::InputFile(std::string path, FileSystem& fs) : fs_(&fs), path_(std::move(path)) {
+  fd_ = retry([&] { return fs.open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); });
+  if (fd_ < 0) {
+    const int error = errno;
+    fail_io(path_, "cannot open: " + text_of(error));
+  }
+  size_ = fs.size(fd_);
+  if (size_ < 0) {
+    const int error = errno;
+    (void)fs.close(std::exchange(fd_, -1));
+    fail_io(path_, "not a regular file: " + text_of(error));
+  }
+}
+InputFile::~InputFile() {
+  if (fd_ >= 0) (void)fs_->close(fd_);
+}
+InputFile::InputFile(InputFile&& other) noexcept
+    : fs_(other.fs_),
+      path_(std::move(other.path_)),
+      size_(other.size_),
+      fd_(std::exchange(other.fd_, -1)) {}
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(fs_, other.fs_);
+  std::swap(path_, other.path_);
+  std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+void InputFile::read(std::int64_t offset, std::span<std::byte> out) const {
+  const std::int64_t end = offset + static_cast<std::int64_t>(out.size());
+  while (!out.empty()) {
+    const std::int64_t done = retry(
+        [&] { return fs_->pread(fd_, out.data(), std::min(out.size(), kMaxTransfer), offset); });
+    if (done < 0) {
+      const int error = errno;
+      fail_io(path_, detail::concat("reading at byte ", offset, " failed: ", text_of(error)));
+    }
+    if (done == 0)
+      fail_io(path_, detail::concat("the file ends at byte ", offset, ", expected data up to byte ",
+                                    end, "; it was cut while it was being read"));
+    offset += done;
+    out = out.subspan(static_cast<std::size_t>(done));
+  }
+}
+void InputFile::check_size() const {
+  const std::int64_t now = fs_->size(fd_);
+  if (now != size_)
+    fail_io(path_, detail::concat("the file had ", size_, " bytes when it was opened, now it has ",
+                                  now, "; do not change files that are in use"));
+}
+
+std::string read_text_file(const std::string& path, std::int64_t limit) {
+  const InputFile file(path);
+  if (file.size() > limit)
+    fail_io(path, detail::concat("the file has ", file.size(), " bytes, at most ", limit,
+                                 " are allowed here"));
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+void write_text_file(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.append(std::as_bytes(std::span(text)));
+  file.commit();
+}
+}  // namespace accrue
