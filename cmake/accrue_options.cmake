@@ -32,6 +32,9 @@ endif()
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
+# JSON: header-only, used inside a few .cpp files, so the installed package does not need it.
+find_package(nlohmann_json 3.10 REQUIRED)
+
 # oneDNN: Debian's package config needs OpenCL headers, so the library is found by name (docs/decisions).
 set(ACCRUE_HAS_ONEDNN 0)
 if(NOT ACCRUE_ONEDNN STREQUAL "OFF")
