@@ -4,8 +4,8 @@
 #include <accrue/core/backend.h>
 #include <accrue/core/dispatch.h>
 #include <accrue/core/error.h>
-#include <accrue/core/hash.h>
 #include <accrue/core/file.h>
+#include <accrue/core/hash.h>
 #include <accrue/core/isa.h>
 #include <accrue/core/log.h>
 #include <accrue/core/loss.h>
