@@ -13,7 +13,9 @@
 namespace accrue {
 namespace {
 thread_local Category current_category = Category::kActivation;
-}
+// More than any machine addresses, and small enough that no sum of sizes overflows.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
+}  // namespace
 
 std::string_view name_of(Category c) {
   constexpr std::array<std::string_view, kCategories> names{
@@ -48,6 +50,7 @@ struct Allocator::State {
   std::unordered_map<void*, Block> live;
   std::multimap<std::int64_t, void*> kept;  // freed blocks by size
   MemoryStats stats;
+  std::int64_t highest = 0;  // `live`, since the process began
   bool poison = false, recording = false;
   std::vector<MemoryEvent> timeline;
 
@@ -70,7 +73,9 @@ struct Allocator::State {
       kept.erase(at);
       return found;
     }
-    if (stats.budget > 0) trim_to(stats.budget - bytes);
+    // Without a budget kept blocks of sizes that never come again must not pile up: they and the
+    // live ones together stay below twice the highest use.
+    trim_to((stats.budget > 0 ? stats.budget : 2 * std::max(highest, stats.live + bytes)) - bytes);
     void* p = backend(device).system_allocate(bytes);
     if (!p) {
       trim_to(0);
@@ -86,6 +91,7 @@ struct Allocator::State {
   void note(const Block& b, std::int64_t signed_bytes) {
     const auto c = static_cast<std::size_t>(b.category);
     stats.live += signed_bytes;
+    highest = std::max(highest, stats.live);
     stats.live_by_category[c] += signed_bytes;
     stats.peak_by_category[c] = std::max(stats.peak_by_category[c], stats.live_by_category[c]);
     if (stats.live > stats.peak) {
@@ -155,8 +161,9 @@ void* Allocator::allocate(std::int64_t request, Tag tag) {
   State& s = *state_;
   ACCRUE_CHECK(request >= 0, "Allocator: a size cannot be negative (", request, ")");
   const std::lock_guard lock(s.mutex);
+  if (request > kMostBytes - s.stats.live) s.fail(request, tag, true);
   const std::int64_t bytes = rounded(request);
-  if (s.stats.budget > 0 && s.stats.live + bytes > s.stats.budget) s.fail(bytes, tag, false);
+  if (s.stats.budget > 0 && bytes > s.stats.budget - s.stats.live) s.fail(bytes, tag, false);
   const auto [ptr, real] = s.take(bytes);
   if (!ptr) s.fail(bytes, tag, true);
   const State::Block block{bytes, real, tag.category, NameScope::current(), tag.name};
@@ -183,8 +190,17 @@ void Allocator::release(void* ptr) noexcept {
 void Allocator::set_budget(std::int64_t bytes) {
   ACCRUE_CHECK(bytes >= 0, "Allocator: a budget cannot be negative (", bytes, ")");
   const std::lock_guard lock(state_->mutex);
-  state_->stats.budget = bytes;
-  if (bytes > 0) state_->trim_to(bytes);
+  State& s = *state_;
+  s.stats.budget = bytes;
+  if (bytes == 0) return;
+  // From here on every byte taken from the system counts, also what a reused block has too much.
+  for (auto& [ptr, b] : s.live) {
+    if (b.real == b.bytes) continue;
+    const std::int64_t more = b.real - b.bytes;
+    b.bytes = b.real;
+    s.note(b, more);
+  }
+  s.trim_to(bytes);
 }
 MemoryStats Allocator::stats() const {
   const std::lock_guard lock(state_->mutex);

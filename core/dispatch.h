@@ -9,7 +9,8 @@
 namespace accrue {
 
 /// Sees every kernel that runs: for tracing, counting, timing and debugging. Calls come in pairs,
-/// from the thread that runs the op. Kernels skipped on the meta device are reported too.
+/// from the thread that runs the op; after() also when the kernel failed, and it must not throw.
+/// Kernels skipped on the meta device are reported too.
 struct KernelObserver {
   virtual ~KernelObserver() = default;
   virtual void before(std::string_view kernel, Stream stream) = 0;

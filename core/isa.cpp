@@ -38,7 +38,7 @@ Isa best_isa() {
   static const Isa best = limited();
   return best;
 }
-Isa current_isa() noexcept {
+Isa current_isa() {
   const int c = chosen.load(std::memory_order_relaxed);
   return c < 0 ? best_isa() : static_cast<Isa>(c);
 }

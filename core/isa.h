@@ -10,7 +10,7 @@ enum class Isa { kPortable, kAvx2, kAvx512 };
 Isa best_isa();
 /// The one in use; set_isa() throws if the build or the processor lacks it. For tests and
 /// benchmarks.
-Isa current_isa() noexcept;
+Isa current_isa();
 void set_isa(Isa isa);
 std::string_view name_of(Isa isa);
 }  // namespace accrue

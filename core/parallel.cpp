@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -21,6 +22,8 @@ int processors() {
 #if ACCRUE_HAS_OPENMP
   return omp_get_max_threads();
 #else
+  if (const char* text = std::getenv("OMP_NUM_THREADS"))
+    if (const int n = std::atoi(text); n > 0) return n;
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 #endif
 }

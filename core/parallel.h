@@ -29,7 +29,7 @@ void run_chunks(std::int64_t chunks, void (*run)(void*, std::int64_t), void* con
 
 /// Number of chunks that parallel_for(n, grain, ...) makes.
 constexpr std::int64_t chunk_count(std::int64_t n, std::int64_t grain) {
-  return n <= 0 ? 0 : (n + grain - 1) / grain;
+  return n <= 0 ? 0 : (n - 1) / grain + 1;
 }
 
 /// Calls body(begin, end) for [0, n) cut into chunks of `grain` (the last may be short), on any

@@ -25,15 +25,17 @@ void ParameterSet::allocate(Device device, DType dtype) {
   ACCRUE_CHECK(is_floating(dtype), "ParameterSet: parameters must be of floating dtype, not ",
                dtype);
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  dtype_ = dtype;
-  device_ = device;
   const Shape flat{total_};
   Tensor values = Tensor::zeros(flat, dtype, device, {"parameters", Category::kParameter});
-  master_ = dtype == wide
-                ? values
-                : Tensor::zeros(flat, wide, device, {"master weights", Category::kParameter});
-  grads_ = Tensor::zeros(flat, wide, device, {"gradients", Category::kGradient});
+  Tensor master = dtype == wide
+                      ? values
+                      : Tensor::zeros(flat, wide, device, {"master weights", Category::kParameter});
+  Tensor grads = Tensor::zeros(flat, wide, device, {"gradients", Category::kGradient});
+  dtype_ = dtype;
+  device_ = device;
   values_ = std::move(values);
+  master_ = std::move(master);
+  grads_ = std::move(grads);
   for (Parameter& p : parameters_) {
     p.value = values_.window(p.offset, p.shape);
     p.master = master_.window(p.offset, p.shape);

@@ -59,8 +59,7 @@ class ParameterSet {
   /// Begins a new window: every parameter's next gradient overwrites (beta 0) instead of adding.
   void clear_touched();
 
-  /// Windows start at multiples of this many elements, so that every dtype's window is aligned to
-  /// 128 bytes.
+  /// Windows start at multiples of this many elements: 128 bytes or more, in every dtype.
   static constexpr std::int64_t kAlignment = 64;
 
  private:

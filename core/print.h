@@ -14,8 +14,9 @@ struct PrintOptions {
   int line_width = 88;
 };
 
-/// The values as NumPy prints them: nested brackets, aligned columns, "..." beyond the threshold.
-/// Copies from the device; a meta tensor prints as its summary.
+/// The values as NumPy prints them (str() of an array in NumPy 2): nested brackets, aligned
+/// columns,
+/// "..." beyond the threshold. Copies from the device; a meta tensor prints as its summary.
 std::string to_string(const Tensor& tensor, const PrintOptions& options = {});
 std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
 

@@ -135,6 +135,7 @@ void Tape::backward_from(const Tensor& output, const Tensor& seed) {
   ACCRUE_CHECK(slot >= 0,
                "backward: the result was not recorded on this tape (no parameter or watched tensor "
                "leads to it, or it belongs to an earlier tape)");
+  ACCRUE_CHECK(seed.defined(), "backward: the seed is undefined");
   ACCRUE_CHECK_SHAPE(seed.shape() == output.shape(), "backward: the seed is ", seed.shape(),
                      ", the result ", output.shape());
   ACCRUE_CHECK(seed.dtype() == output.dtype() && seed.device() == output.device(),

@@ -86,6 +86,7 @@ void Tensor::copy_from(const Tensor& source) const {
   }
 }
 void Tensor::copy_from_host(const void* values) const {
+  ACCRUE_CHECK(defined(), "copy_from_host: an undefined tensor");
   backend(device_).copy_from_host(view_.ptr, values, view_.bytes(), stream());
 }
 void Tensor::copy_to_host(void* out) const {
@@ -93,6 +94,7 @@ void Tensor::copy_to_host(void* out) const {
   backend(device_).copy_to_host(out, view_.ptr, view_.bytes(), stream());
 }
 void Tensor::fill_zero() const {
+  ACCRUE_CHECK(defined(), "fill_zero: an undefined tensor");
   backend(device_).fill_bytes(view_.ptr, 0, view_.bytes(), stream());
 }
 
