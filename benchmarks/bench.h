@@ -21,6 +21,7 @@ struct Case {
   /// before timing.
   std::function<double()> error;
   double tolerance = 1e-5;
+  bool reads_only = false;  // writes next to nothing: the ceiling is reading, not copying
 };
 
 /// Values uniform in [low, high) that depend on the seed only.
@@ -34,6 +35,11 @@ using Maker = std::function<void(const std::function<void(Case)>& add)>;
 struct Registration {
   Registration(const char* op, Maker maker);
 };
+struct Op {
+  std::string name;
+  Maker make;
+};
+const std::vector<Op>& ops();  // sorted by name
 }  // namespace accrue::bench
 
 /// ACCRUE_BENCH(gelu) { add({.kernel = "gelu_forward", ...}); }

@@ -1,0 +1,73 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <accrue/core/parallel.h>
+#include <accrue/core/random.h>
+#include "benchmarks/bench.h"
+
+namespace accrue::bench {
+namespace {
+std::vector<Op>& registered() {
+  static std::vector<Op> all;
+  return all;
+}
+}  // namespace
+
+Registration::Registration(const char* op, Maker maker) {
+  registered().push_back({op, std::move(maker)});
+}
+const std::vector<Op>& ops() {
+  std::sort(registered().begin(), registered().end(),
+            [](const Op& a, const Op& b) { return a.name < b.name; });
+  return registered();
+}
+
+Tensor random(const Shape& shape, DType dtype, std::uint64_t seed, double low, double high) {
+  const Tensor t = Tensor::empty(shape, dtype, Device::cpu(), {"bench.random"});
+  const std::uint64_t key = mix64(seed);
+  visit_any(dtype, [&]<class T>() {
+    T* out = t.data<T>();
+    parallel_for(t.numel(), 1 << 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto at = static_cast<std::uint64_t>(i);
+        const auto bits =
+            philox4x32({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), 0, 0},
+                       {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
+        const double v = low + (high - low) * (bits[0] * 0x1p-32);
+        if constexpr (std::is_same_v<T, bfloat16>)
+          out[i] = bfloat16(static_cast<float>(v));
+        else if constexpr (std::is_floating_point_v<T>)
+          out[i] = static_cast<T>(v);
+        else
+          out[i] = static_cast<T>(std::floor(v));
+      }
+    });
+  });
+  return t;
+}
+
+double relative_error(const Tensor& got, const std::vector<double>& want) {
+  ACCRUE_CHECK(got.numel() == static_cast<std::int64_t>(want.size()),
+               "relative_error: ", got.shape(), " against ", want.size(), " values");
+  return visit_any(got.dtype(), [&]<class T>() {
+    const std::vector<T> values = got.to_vector<T>();
+    double worst = 0, largest = 1;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      double v;
+      if constexpr (std::is_same_v<T, bfloat16>)
+        v = static_cast<double>(static_cast<float>(values[i]));
+      else
+        v = static_cast<double>(values[i]);
+      if (v == want[i]) continue;  // equal infinities too
+      const double error = std::abs(v - want[i]);
+      if (!std::isfinite(error)) return std::numeric_limits<double>::infinity();
+      worst = std::max(worst, error);
+      largest = std::max(largest, std::abs(want[i]));
+    }
+    for (const double w : want)
+      if (std::isfinite(w)) largest = std::max(largest, std::abs(w));
+    return worst / largest;
+  });
+}
+}  // namespace accrue::bench

@@ -1,0 +1,123 @@
+// accrue-bench: are the kernels right, and how close do they come to what the machine can do?
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <accrue/config.h>
+#include <accrue/core/isa.h>
+#include <accrue/core/parallel.h>
+#include "benchmarks/measure.h"
+
+namespace accrue::bench {
+namespace {
+struct Options {
+  std::string pattern, dtype, json, isa;
+  int threads = 0;
+  double seconds = 0.3;
+  bool selects(const std::string& op, const Case& c) const {
+    return matches(pattern, op, c) && (dtype.empty() || name_of(c.dtype) == dtype);
+  }
+};
+
+int list(const Options& o) {
+  for (const Op& op : ops())
+    op.make([&](const Case& c) {
+      if (o.selects(op.name, c))
+        std::printf("%-26s %-18s %s\n", c.kernel.c_str(), c.size.c_str(), name_of(c.dtype).data());
+    });
+  return 0;
+}
+
+void print(const Measured& m) {
+  std::printf("%-26s %-18s %-9s", m.kernel.c_str(), m.size.c_str(), name_of(m.dtype).data());
+  if (m.seconds > 0)
+    std::printf(" %10.1f us %5.1f%% %9.1f %-7s %5.0f%%", m.seconds * 1e6, m.spread * 100, m.rate,
+                m.compute ? "GFLOP/s" : "GB/s", m.ceiling > 0 ? m.rate / m.ceiling * 100 : 0.0);
+  std::printf("  error %.1e%s\n", m.error, m.right ? "" : "  WRONG");
+  if (!m.right)
+    std::printf("  allowed is %.1e; a kernel that is wrong is not timed\n", m.tolerance);
+  std::fflush(stdout);
+}
+
+nlohmann::json as_json(const Measured& m) {
+  return {{"op", m.op},           {"kernel", m.kernel},
+          {"size", m.size},       {"dtype", name_of(m.dtype)},
+          {"error", m.error},     {"tolerance", m.tolerance},
+          {"right", m.right},     {"seconds", m.seconds},
+          {"spread", m.spread},   {"rate", m.rate},
+          {"ceiling", m.ceiling}, {"unit", m.compute ? "GFLOP/s" : "GB/s"}};
+}
+
+int run(const Options& o) {
+  set_num_threads(o.threads);
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
+    if (name_of(isa) == o.isa) set_isa(isa);
+  nlohmann::json report{{"version", ACCRUE_VERSION},
+                        {"isa", name_of(current_isa())},
+                        {"threads", num_threads()},
+                        {"seconds_per_case", o.seconds}};
+  std::printf("accrue %s, %s, %d threads\n", ACCRUE_VERSION, name_of(current_isa()).data(),
+              num_threads());
+  if (o.seconds > 0) {
+    const Ceilings c = measure_ceilings(o.seconds);
+    std::printf("ceilings: copy %.1f GB/s, read %.1f GB/s, float32 multiply-add %.0f GFLOP/s\n",
+                c.copy, c.read, c.fma);
+    report["ceilings"] = {{"copy", c.copy}, {"read", c.read}, {"fma", c.fma}};
+    std::printf("%-26s %-18s %-9s %13s %6s %17s %6s\n", "kernel", "size", "dtype", "median",
+                "spread", "rate", "share");
+  }
+  int cases = 0, wrong = 0;
+  report["cases"] = nlohmann::json::array();
+  for (const Op& op : ops())
+    for (const Measured& m : measure_op(
+             op, [&](const Case& c) { return o.selects(op.name, c); }, o.seconds)) {
+      print(m);
+      report["cases"].push_back(as_json(m));
+      ++cases;
+      wrong += !m.right;
+    }
+  if (!o.json.empty()) {
+    std::ofstream file(o.json);
+    file << report.dump(2) << '\n';
+    if (!file.flush()) {
+      std::fprintf(stderr, "accrue-bench: cannot write %s\n", o.json.c_str());
+      return 2;
+    }
+  }
+  if (cases == 0) {
+    std::fprintf(stderr, "accrue-bench: no case matches; see accrue-bench list\n");
+    return 2;
+  }
+  if (wrong > 0) std::printf("%d of %d cases are over their tolerance\n", wrong, cases);
+  return wrong > 0 ? 1 : 0;
+}
+}  // namespace
+}  // namespace accrue::bench
+
+int main(int argc, char** argv) {
+  accrue::bench::Options o;
+  CLI::App app{"Checks the kernels and times them against what the machine can do."};
+  app.require_subcommand(1);
+  CLI::App* list = app.add_subcommand("list", "the cases there are");
+  CLI::App* run = app.add_subcommand(
+      "run", "checks, then times: median, spread (quartiles), rate and share of the ceiling");
+  for (CLI::App* sub : {list, run}) {
+    sub->add_option("pattern", o.pattern, "a part of \"op kernel size dtype\"; all without it");
+    sub->add_option("--dtype", o.dtype, "only cases of this dtype")
+        ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
+  }
+  run->add_option("--threads", o.threads, "0: one per processor")->check(CLI::Range(0, 4096));
+  run->add_option("--isa", o.isa, "a lower instruction set than the best")
+      ->check(CLI::IsMember({"portable", "avx2", "avx512"}));
+  run->add_option("--seconds", o.seconds, "for each case; 0 checks only")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  run->add_option("--json", o.json, "also write everything into this file");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return *list ? accrue::bench::list(o) : accrue::bench::run(o);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "accrue-bench: %s\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,45 @@
+#pragma once
+// Timing: interleaved rounds, so that a slow moment of the machine falls on all cases alike.
+#include <functional>
+#include <string>
+#include <vector>
+#include "benchmarks/bench.h"
+
+namespace accrue::bench {
+
+/// Something to time. Seconds per call.
+struct Timed {
+  std::function<void()> run;
+  std::vector<double> samples = {};
+  double median() const;
+  double spread() const;  // (third quartile - first quartile) / median
+};
+
+/// Adds samples to all: round after round, one sample of each, until every one of them has had
+/// about `seconds`, at least 5 rounds and at most 200. A sample repeats a short call until it lasts
+/// 0.2 ms.
+void measure(std::vector<Timed*> all, double seconds);
+
+struct Measured {
+  std::string op, kernel, size;
+  DType dtype = DType::kF32;
+  double error = 0, tolerance = 0;
+  bool right = true;
+  double seconds = 0, spread = 0;  // 0 where the case was not timed
+  double rate = 0;                 // GB/s or GFLOP/s
+  double ceiling = 0;              // of the same unit, measured in the same rounds
+  bool compute = false;            // GFLOP/s
+};
+
+struct Ceilings {
+  double copy = 0, read = 0, fma = 0;  // GB/s, GB/s, GFLOP/s; blocks of 256 MiB
+};
+Ceilings measure_ceilings(double seconds);
+
+/// Whether a case is meant by a pattern: a part of "op kernel size dtype"; an empty one means all.
+bool matches(const std::string& pattern, const std::string& op, const Case& c);
+
+/// Checks the cases of one op and times those that are right (unless seconds is 0).
+std::vector<Measured> measure_op(const Op& op, const std::function<bool(const Case&)>& selected,
+                                 double seconds);
+}  // namespace accrue::bench
