@@ -16,7 +16,7 @@ struct Vector {
   typedef float type __attribute__((vector_size(Bytes)));
 };
 
-constexpr int kAccumulators = 12, kRounds = 4096;
+constexpr int kAccumulators = 12, kRounds = 65536;
 
 // Independent chains, enough to hide the latency; the values stay near 1.
 template <int Bytes>
