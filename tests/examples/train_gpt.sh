@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# train_gpt from the outside, as a person uses it: the same hash twice and for any number of threads, exact resume,
+# a signal, budgets, bad arguments, damaged files. Usage: train_gpt.sh <train_gpt> <text file> <temporary folder>
+set -uo pipefail
+program=$1
+text=$2
+work=$3
+rm -rf "$work"
+mkdir -p "$work"
+head -c 30000 "$text" > "$work/text.txt"
+export OMP_WAIT_POLICY=passive
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+# train <folder> <arguments...>: sets rc, out (stdout), err (stderr)
+train() {
+  local dir=$1
+  shift
+  "$program" --data "$work/text.txt" --out "$work/$dir" --layers 2 --channels 32 --heads 2 --context 16 --dropout 0.1 \
+    --steps 8 --warmup 2 --batch 10 --micro 4 --eval-every 4 --eval-samples 8 --save-every 4 --sample 20 --hash "$@" \
+    > "$work/stdout" 2> "$work/stderr"
+  rc=$?
+  out=$(cat "$work/stdout")
+  err=$(cat "$work/stderr")
+}
+hash_of() { grep -E '^weights [0-9a-f]{16}$' <<< "$out" | tail -1; }
+expect_rc() { [ "$rc" = "$1" ] || fail "$2: exit code $rc, expected $1: $err"; }
+expect_text() { grep -qF -- "$1" <<< "$err$out" || fail "$2: expected '$1' in: $err$out"; }
+
+train first
+expect_rc 0 "a plain run"
+reference=$(hash_of)
+[ -n "$reference" ] || fail "no line 'weights <16 hex digits>' in: $out"
+for file in log.jsonl loss.tsv memory.tsv checkpoint-8.safetensors checkpoint-4.safetensors; do
+  [ -s "$work/first/$file" ] || fail "$file is missing or empty"
+done
+[ "$(wc -l < "$work/first/log.jsonl")" = 8 ] || fail "log.jsonl does not have a line per step"
+grep -q '"validation":' "$work/first/log.jsonl" || fail "no validation loss in the log"
+expect_text "predicted peak" "the plan is announced"
+
+train second
+[ "$(hash_of)" = "$reference" ] || fail "a second run gives another hash"
+for threads in 1 2 3; do
+  train threads --threads $threads
+  [ "$(hash_of)" = "$reference" ] || fail "$threads threads give another hash"
+done
+train other --seed 2
+[ "$(hash_of)" != "$reference" ] || fail "another seed gives the same hash"
+
+# Stopped after 4 of 8 steps (the later checkpoint removed), then resumed from another folder: the same weights.
+cp -r "$work/first" "$work/half"
+rm "$work/half/checkpoint-8.safetensors"
+(cd / && "$program" --resume "$work/half" > "$work/stdout" 2> "$work/stderr")
+rc=$?; out=$(cat "$work/stdout"); err=$(cat "$work/stderr")
+expect_rc 0 "resume"
+[ "$(hash_of)" = "$reference" ] || fail "the resumed run gives another hash: $(hash_of), not $reference"
+[ "$(wc -l < "$work/half/log.jsonl")" = 8 ] || fail "the log of the resumed run does not have a line per step"
+# The split of the batch may change on resume, the recipe may not.
+rm "$work/half/checkpoint-8.safetensors"
+train half --resume "$work/half" --lr 0.5
+expect_rc 2 "resume with another learning rate"
+expect_text "'lr' was" "resume with another learning rate"
+train half --resume "$work/half" --micro 3 --threads 1
+expect_rc 0 "resume with another micro-batch"
+train nothing --resume "$work/empty"
+expect_rc 1 "resume from nothing"
+expect_text "there is no checkpoint here" "resume from nothing"
+
+# A damaged checkpoint is refused.
+cp -r "$work/first" "$work/damaged"
+size=$(stat -c %s "$work/damaged/checkpoint-8.safetensors")
+printf '\x5a' | dd of="$work/damaged/checkpoint-8.safetensors" bs=1 seek=$((size - 100)) conv=notrunc status=none
+train damaged --resume "$work/damaged"
+expect_rc 78 "a flipped byte"
+expect_text "does not match its hash" "a flipped byte"
+truncate -s $((size - 1)) "$work/damaged/checkpoint-8.safetensors"
+train damaged --resume "$work/damaged"
+expect_rc 78 "a truncated checkpoint"
+
+# A signal: the step is finished, everything saved, and going on gives the same weights.
+"$program" --data "$work/text.txt" --out "$work/signal" --layers 2 --channels 32 --heads 2 --context 16 --dropout 0.1 \
+  --steps 200000 --warmup 2 --batch 10 --micro 4 --sample 0 --save-every 0 --eval-every 0 --schedule constant --hash \
+  > "$work/stdout" 2> "$work/stderr" &
+child=$!
+for _ in $(seq 200); do
+  [ "$(wc -l 2>/dev/null < "$work/signal/log.jsonl" || echo 0)" -ge 3 ] && break
+  sleep 0.1
+done
+kill -INT $child
+wait $child
+rc=$?; out=$(cat "$work/stdout"); err=$(cat "$work/stderr")
+expect_rc 81 "Ctrl-C"
+expect_text "--resume $work/signal" "Ctrl-C says how to go on"
+[ "$(ls "$work"/signal/checkpoint-*.safetensors | wc -l)" = 1 ] || fail "Ctrl-C left no checkpoint"
+
+# Budgets: a hard limit with the smallest one that works, which then works, and changes nothing.
+train budget --memory 100KiB
+expect_rc 77 "a budget that is too small"
+expect_text "The smallest budget that works is --memory" "a budget that is too small"
+least=$(sed -nE 's/.*The smallest budget that works is --memory ([0-9]+) .*/\1/p' <<< "$err")
+train budget --memory "$least" --micro 0
+expect_rc 0 "the smallest budget that works ($least)"
+expect_text "micro-batches of 1" "the smallest budget that works"
+train budget --memory $((least - 1)) --micro 0
+expect_rc 77 "one byte less than the smallest budget"
+train budget --memory "$least" --micro 4
+expect_rc 77 "a micro-batch that does not fit"
+train budget --memory 1GiB
+[ "$(hash_of)" = "$reference" ] || fail "a budget changes the hash"
+# The announced peak is the measured one.
+predicted=$(sed -nE 's/.*predicted peak (.*)$/\1/p' <<< "$err")
+expect_text "peak $predicted" "the measured peak"
+
+train bf16 --dtype bf16 --shape llama --heads 4 --kv-heads 2 --optimizer sgd --lr 0.1 --tokenizer char
+expect_rc 0 "bf16, llama, sgd, characters"
+
+train bad --batch 0
+expect_rc 2 "--batch 0"
+train bad --micro 11
+expect_rc 2 "--micro larger than --batch"
+train bad --memory 12XB
+expect_rc 2 "a size that is none"
+expect_text "is not a size" "a size that is none"
+train bad --no-such-flag
+expect_rc 2 "an unknown flag"
+train bad --device cuda
+expect_text "no CUDA back end" "--device cuda"
+train bad --data "$work/none.txt"
+expect_text "none.txt" "a missing file"
+[ "$rc" != 0 ] || fail "a missing file must fail"
+train bad --lr 1e30 --clip 0 --max-skipped 3 --warmup 0
+expect_rc 79 "a run that explodes"
+
+help=$("$program" --help)
+for flag in --batch --micro --memory --threads --dtype --resume --hash --steps; do
+  grep -q -- "$flag" <<< "$help" || fail "--help does not name $flag"
+done
+
+if [ $failures -gt 0 ]; then
+  echo "$failures failures"
+  exit 1
+fi
+echo "all passed"
