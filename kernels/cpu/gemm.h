@@ -42,8 +42,8 @@ struct Gemm {
 void gemm(const Gemm& g);
 
 /// Who computes a tile. Automatic: oneDNN for bfloat16 operands on processors with AMX, our own
-/// kernel for everything else (bfloat16 is then widened while it is packed): its bits stay when the
-/// batch is cut differently, and oneDNN is no faster when its threads may not share the sum over k.
+/// kernel for everything else (bfloat16 is then widened while it is packed), because its bits stay
+/// when the batch is cut differently.
 /// kOneDnn uses oneDNN wherever it can: float32 through dnnl_sgemm, other dtypes where the
 /// processor has the instructions. kOneDnnPrimitive: float32 through oneDNN's matmul primitive too
 /// (the path bfloat16 takes), for tests.
