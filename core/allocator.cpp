@@ -48,30 +48,48 @@ struct Allocator::State {
   Device device;
   mutable std::mutex mutex;
   std::unordered_map<void*, Block> live;
-  std::multimap<std::int64_t, void*> kept;  // freed blocks by size
+  // Freed blocks by size; each knows its place among them by age.
+  struct Kept {
+    void* ptr;
+    std::uint64_t age;
+  };
+  using KeptBlocks = std::multimap<std::int64_t, Kept>;
+  KeptBlocks kept;
+  std::map<std::uint64_t, KeptBlocks::iterator> kept_by_age;
+  std::uint64_t releases = 0;
   MemoryStats stats;
   std::int64_t highest = 0;  // `live`, since the process began
   bool poison = false, recording = false;
   std::vector<MemoryEvent> timeline;
 
-  void give_back(std::multimap<std::int64_t, void*>::iterator at) {
-    backend(device).system_release(at->second, at->first);
-    stats.reserved -= at->first;
-    kept.erase(at);
+  void keep(void* ptr, std::int64_t real) {
+    const std::uint64_t age = ++releases;
+    kept_by_age.emplace(age, kept.emplace(real, Kept{ptr, age}));
   }
+  void* unkeep(KeptBlocks::iterator at) {
+    void* ptr = at->second.ptr;
+    kept_by_age.erase(at->second.age);
+    kept.erase(at);
+    return ptr;
+  }
+  // The longest unused go first: a training loop soon needs what it has just freed.
   void trim_to(std::int64_t reserved) {
-    while (stats.reserved > reserved && !kept.empty()) give_back(std::prev(kept.end()));
+    while (stats.reserved > reserved && !kept.empty()) {
+      const auto oldest = kept_by_age.begin()->second;
+      const std::int64_t real = oldest->first;
+      backend(device).system_release(unkeep(oldest), real);
+      stats.reserved -= real;
+    }
   }
 
   // Under a budget only an exact fit is reused: a larger block would use memory that is not
   // counted.
   std::pair<void*, std::int64_t> take(std::int64_t bytes) {
-    auto at = kept.lower_bound(bytes);
+    const auto at = kept.lower_bound(bytes);
     const std::int64_t slack = stats.budget > 0 ? 0 : bytes / 8;
     if (at != kept.end() && at->first <= bytes + slack) {
-      const auto found = std::pair{at->second, at->first};
-      kept.erase(at);
-      return found;
+      const std::int64_t real = at->first;
+      return {unkeep(std::prev(kept.upper_bound(real))), real};  // the last one freed: still in cache
     }
     // Without a budget kept blocks of sizes that never come again must not pile up: they and the
     // live ones together stay below twice the highest use.
@@ -184,7 +202,7 @@ void Allocator::release(void* ptr) noexcept {
   s.live.erase(at);
   s.note(block, -block.bytes);
   if (s.device.is_meta()) return;
-  s.kept.emplace(block.real, ptr);
+  s.keep(ptr, block.real);
 }
 
 void Allocator::set_budget(std::int64_t bytes) {

@@ -11,8 +11,8 @@ install_packages gnuplot-nox || echo "quickstart: without gnuplot the run is not
 run cmake --preset release
 run cmake --build build/release --target train_gpt --parallel "$(build_jobs)"
 run build/release/examples/train_gpt \
-  --data examples/data \
+  --data examples/data/king_james.txt \
   --batch 64 --micro 8 \
-  --dtype float32 \
+  --dtype f32 \
   --out examples/out/quickstart \
   "$@"

@@ -23,7 +23,7 @@ Norm make_norm(ParameterSet& set, const std::string& name, const GptConfig& c) {
   if (gpt2(c)) return LayerNorm(set, name, c.channels, c.norm_eps);
   return RmsNorm(set, name, c.channels, c.norm_eps);
 }
-Tensor apply(const Norm& norm, const Tensor& x) {
+Tensor normalized(const Norm& norm, const Tensor& x) {
   return std::visit([&](const auto& n) { return n(x); }, norm);
 }
 std::optional<Linear> linear_if(bool wanted, ParameterSet& set, const std::string& name, std::int64_t in,
@@ -117,13 +117,13 @@ Block::Block(ParameterSet& set, const std::string& name, const GptConfig& c, int
 
 Tensor Block::operator()(const Tensor& x, const RandomState& random) const {
   const double p = random.defined() ? dropout : 0.0;
-  const Tensor a = attention(apply(norm_1, x));
+  const Tensor a = attention(normalized(norm_1, x));
   Tensor h;
   {
     const NameScope scope(path);
     h = residual_add(x, a, p, random, site);
   }
-  const Tensor m = mlp(apply(norm_2, h));
+  const Tensor m = mlp(normalized(norm_2, h));
   const NameScope scope(path);
   return residual_add(h, m, p, random, site + 1);
 }
@@ -168,7 +168,7 @@ Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& random) const {
   }
   x = Dropout{config.dropout, 0}(x, random);
   for (const Block& block : blocks) x = block(x, random);
-  return apply(norm, x);
+  return normalized(norm, x);
 }
 
 Tensor Gpt::operator()(const Tensor& token_ids, const RandomState& random) const {
