@@ -89,7 +89,8 @@ struct Allocator::State {
     const std::int64_t slack = stats.budget > 0 ? 0 : bytes / 8;
     if (at != kept.end() && at->first <= bytes + slack) {
       const std::int64_t real = at->first;
-      return {unkeep(std::prev(kept.upper_bound(real))), real};  // the last one freed: still in cache
+      return {unkeep(std::prev(kept.upper_bound(real))),
+              real};  // the last one freed: still in cache
     }
     // Without a budget kept blocks of sizes that never come again must not pile up: they and the
     // live ones together stay below twice the highest use.

@@ -9,7 +9,8 @@
 
 namespace accrue {
 
-/// Depends on every byte, on the length and on `seed`; chain calls by passing the last result as the seed.
+/// Depends on every byte, on the length and on `seed`; chain calls by passing the last result as
+/// the seed.
 inline std::uint64_t hash64(const void* data, std::size_t bytes, std::uint64_t seed = 0) {
   const auto* p = static_cast<const unsigned char*>(data);
   std::uint64_t h = mix64(seed ^ (bytes * 0x9E3779B97F4A7C15u));

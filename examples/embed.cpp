@@ -1,4 +1,5 @@
-// Gradient accumulation in a program of your own: a logical batch of 96 samples, computed 40 at a time.
+// Gradient accumulation in a program of your own: a logical batch of 96 samples, computed 40 at a
+// time.
 #include <cstdio>
 #include <accrue/accrue.h>
 using namespace accrue;
@@ -13,7 +14,8 @@ int main() {
   optim::Window window(parameters);
   const Tensor x = Tensor::empty({96, 2}, DType::kF32), y = Tensor::empty({96, 1}, DType::kF32);
   fill_uniform(x, -1, 1, /*seed=*/2, 0);
-  for (int i = 0; i < 96; ++i) y.data<float>()[i] = x.data<float>()[2 * i] * x.data<float>()[2 * i + 1];
+  for (int i = 0; i < 96; ++i)
+    y.data<float>()[i] = x.data<float>()[2 * i] * x.data<float>()[2 * i + 1];
 
   for (int step = 0; step < 300; ++step) {
     for (std::int64_t first = 0; first < 96; first += 40) {  // 40, 40 and 16 samples
@@ -21,7 +23,9 @@ int main() {
       Tape tape;
       const Tape::Scope recording(tape);
       const Tensor h = gelu(hidden(x.window(first * 2, {count, 2})));
-      window.add(tape, mse(out(h), y.window(first, {count, 1})));  // backward, into the persistent gradients
+      window.add(
+          tape,
+          mse(out(h), y.window(first, {count, 1})));  // backward, into the persistent gradients
     }
     optimizer.step(window);  // one division by 96, one update
   }

@@ -26,8 +26,8 @@ Norm make_norm(ParameterSet& set, const std::string& name, const GptConfig& c) {
 Tensor normalized(const Norm& norm, const Tensor& x) {
   return std::visit([&](const auto& n) { return n(x); }, norm);
 }
-std::optional<Linear> linear_if(bool wanted, ParameterSet& set, const std::string& name, std::int64_t in,
-                                std::int64_t out, bool bias) {
+std::optional<Linear> linear_if(bool wanted, ParameterSet& set, const std::string& name,
+                                std::int64_t in, std::int64_t out, bool bias) {
   return wanted ? std::optional<Linear>(std::in_place, set, name, in, out, bias) : std::nullopt;
 }
 }  // namespace
@@ -46,15 +46,18 @@ GptConfig GptConfig::resolved() const {
   ACCRUE_CHECK(c.hidden >= 0, "GptConfig: hidden must not be negative, got ", c.hidden);
   if (c.kv_heads == 0) c.kv_heads = c.heads;
   if (c.hidden == 0) c.hidden = gpt2(c) ? 4 * c.channels : (8 * c.channels / 3 + 63) / 64 * 64;
-  ACCRUE_CHECK(c.channels % c.heads == 0, "GptConfig: channels (", c.channels, ") must be a multiple of heads (",
-               c.heads, ")");
-  ACCRUE_CHECK(c.heads % c.kv_heads == 0, "GptConfig: heads (", c.heads, ") must be a multiple of kv_heads (",
-               c.kv_heads, ")");
-  ACCRUE_CHECK(!gpt2(c) || c.kv_heads == c.heads, "GptConfig: the GPT-2 shape has no grouped-query heads; kv_heads "
-               "must equal heads (", c.heads, "), got ", c.kv_heads);
-  ACCRUE_CHECK(gpt2(c) || c.head_dim() % 2 == 0, "GptConfig: rotary positions need an even head size, got ",
-               c.head_dim());
-  ACCRUE_CHECK(c.dropout >= 0 && c.dropout < 1, "GptConfig: dropout must be in [0, 1), got ", c.dropout);
+  ACCRUE_CHECK(c.channels % c.heads == 0, "GptConfig: channels (", c.channels,
+               ") must be a multiple of heads (", c.heads, ")");
+  ACCRUE_CHECK(c.heads % c.kv_heads == 0, "GptConfig: heads (", c.heads,
+               ") must be a multiple of kv_heads (", c.kv_heads, ")");
+  ACCRUE_CHECK(!gpt2(c) || c.kv_heads == c.heads,
+               "GptConfig: the GPT-2 shape has no grouped-query heads; kv_heads "
+               "must equal heads (",
+               c.heads, "), got ", c.kv_heads);
+  ACCRUE_CHECK(gpt2(c) || c.head_dim() % 2 == 0,
+               "GptConfig: rotary positions need an even head size, got ", c.head_dim());
+  ACCRUE_CHECK(c.dropout >= 0 && c.dropout < 1, "GptConfig: dropout must be in [0, 1), got ",
+               c.dropout);
   ACCRUE_CHECK(c.norm_eps > 0, "GptConfig: norm_eps must be positive, got ", c.norm_eps);
   ACCRUE_CHECK(c.rope_base > 1, "GptConfig: rope_base must be above 1, got ", c.rope_base);
   return c;
@@ -64,9 +67,12 @@ Attention::Attention(ParameterSet& set, const std::string& name, const GptConfig
     : config(c),
       c_attn(linear_if(gpt2(c), set, name + ".c_attn", c.channels, 3 * c.channels, true)),
       q_proj(linear_if(!gpt2(c), set, name + ".q_proj", c.channels, c.channels, false)),
-      k_proj(linear_if(!gpt2(c), set, name + ".k_proj", c.channels, c.kv_heads * c.head_dim(), false)),
-      v_proj(linear_if(!gpt2(c), set, name + ".v_proj", c.channels, c.kv_heads * c.head_dim(), false)),
-      out(set, name + (gpt2(c) ? ".c_proj" : ".o_proj"), c.channels, c.channels, gpt2(c), residual_init(c)),
+      k_proj(
+          linear_if(!gpt2(c), set, name + ".k_proj", c.channels, c.kv_heads * c.head_dim(), false)),
+      v_proj(
+          linear_if(!gpt2(c), set, name + ".v_proj", c.channels, c.kv_heads * c.head_dim(), false)),
+      out(set, name + (gpt2(c) ? ".c_proj" : ".o_proj"), c.channels, c.channels, gpt2(c),
+          residual_init(c)),
       path(intern(name)) {}
 
 Tensor Attention::operator()(const Tensor& x) const {
@@ -92,7 +98,8 @@ Mlp::Mlp(ParameterSet& set, const std::string& name, const GptConfig& c)
     : c_fc(linear_if(gpt2(c), set, name + ".c_fc", c.channels, c.hidden, true)),
       gate_proj(linear_if(!gpt2(c), set, name + ".gate_proj", c.channels, c.hidden, false)),
       up_proj(linear_if(!gpt2(c), set, name + ".up_proj", c.channels, c.hidden, false)),
-      out(set, name + (gpt2(c) ? ".c_proj" : ".down_proj"), c.hidden, c.channels, gpt2(c), residual_init(c)),
+      out(set, name + (gpt2(c) ? ".c_proj" : ".down_proj"), c.hidden, c.channels, gpt2(c),
+          residual_init(c)),
       path(intern(name)) {}
 
 Tensor Mlp::operator()(const Tensor& x) const {
@@ -145,7 +152,8 @@ std::vector<Block> make_blocks(ParameterSet& set, const GptConfig& c) {
 
 Gpt::Gpt(ParameterSet& set, const GptConfig& wanted)
     : config(wanted.resolved()),
-      tokens(set, prefix(config) + (gpt2(config) ? ".wte" : ".embed_tokens"), config.vocabulary, config.channels),
+      tokens(set, prefix(config) + (gpt2(config) ? ".wte" : ".embed_tokens"), config.vocabulary,
+             config.channels),
       positions(make_positions(set, config)),
       blocks(make_blocks(set, config)),
       norm(make_norm(set, prefix(config) + (gpt2(config) ? ".ln_f" : ".norm"), config)),
@@ -156,8 +164,8 @@ Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& random) const {
   ACCRUE_CHECK_SHAPE(token_ids.defined() && token_ids.shape().rank() == 2,
                      "gpt: tokens must have 2 dimensions (batch, time), got ", token_ids.shape());
   const std::int64_t time = token_ids.shape()[1];
-  ACCRUE_CHECK_SHAPE(time <= config.context, "gpt: a sequence of ", time, " tokens does not fit the context of ",
-                     config.context);
+  ACCRUE_CHECK_SHAPE(time <= config.context, "gpt: a sequence of ", time,
+                     " tokens does not fit the context of ", config.context);
   Tensor x = tokens(token_ids);
   if (positions) {
     std::vector<std::int32_t> index(static_cast<std::size_t>(time));
@@ -186,11 +194,16 @@ Loss Gpt::loss(const Tensor& token_ids, const Tensor& targets, const RandomState
 std::string short_count(std::int64_t n) {
   char text[32];
   const double v = static_cast<double>(n);
-  if (n >= 1'000'000'000) std::snprintf(text, sizeof text, "%.1fB", v / 1e9);
-  else if (n >= 10'000'000) std::snprintf(text, sizeof text, "%.0fM", v / 1e6);
-  else if (n >= 1'000'000) std::snprintf(text, sizeof text, "%.1fM", v / 1e6);
-  else if (n >= 1'000) std::snprintf(text, sizeof text, "%.0fk", v / 1e3);
-  else std::snprintf(text, sizeof text, "%lld", static_cast<long long>(n));
+  if (n >= 1'000'000'000)
+    std::snprintf(text, sizeof text, "%.1fB", v / 1e9);
+  else if (n >= 10'000'000)
+    std::snprintf(text, sizeof text, "%.0fM", v / 1e6);
+  else if (n >= 1'000'000)
+    std::snprintf(text, sizeof text, "%.1fM", v / 1e6);
+  else if (n >= 1'000)
+    std::snprintf(text, sizeof text, "%.0fk", v / 1e3);
+  else
+    std::snprintf(text, sizeof text, "%lld", static_cast<long long>(n));
   return text;
 }
 }  // namespace accrue::nn

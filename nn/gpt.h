@@ -10,21 +10,22 @@
 
 namespace accrue::nn {
 
-/// kGpt2: layer norm, learned positions, GELU (tanh), biases, packed qkv. Radford et al. 2019; names of nanoGPT and
-/// Hugging Face's GPT-2 (weights stored (out, in), as nn.Linear does).
-/// kLlama: RMS norm, rotary positions (half-split), SwiGLU, grouped-query attention, no biases. Touvron et al. 2023;
-/// names of Hugging Face's Llama.
+/// kGpt2: layer norm, learned positions, GELU (tanh), biases, packed qkv. Radford et al. 2019;
+/// names of nanoGPT and Hugging Face's GPT-2 (weights stored (out, in), as nn.Linear does). kLlama:
+/// RMS norm, rotary positions (half-split), SwiGLU, grouped-query attention, no biases. Touvron et
+/// al. 2023; names of Hugging Face's Llama.
 enum class GptShape { kGpt2, kLlama };
 
 struct GptConfig {
   GptShape shape = GptShape::kGpt2;
   std::int64_t vocabulary = 50257;
-  std::int64_t context = 1024;   // longest sequence (learned positions; a limit for rotary ones too)
+  std::int64_t context = 1024;  // longest sequence (learned positions; a limit for rotary ones too)
   std::int64_t layers = 12, heads = 12, channels = 768;
-  std::int64_t kv_heads = 0;     // 0: as many as heads. kGpt2 needs that
-  std::int64_t hidden = 0;       // of the MLP. 0: 4 channels (kGpt2), 8/3 channels rounded up to 64 (kLlama)
-  bool tied_head = true;         // the output head is the token embedding
-  double dropout = 0.0;          // on the embedding and on both residual branches
+  std::int64_t kv_heads = 0;  // 0: as many as heads. kGpt2 needs that
+  std::int64_t hidden =
+      0;  // of the MLP. 0: 4 channels (kGpt2), 8/3 channels rounded up to 64 (kLlama)
+  bool tied_head = true;  // the output head is the token embedding
+  double dropout = 0.0;   // on the embedding and on both residual branches
   double norm_eps = 1e-5;
   double rope_base = 10000.0;
 
@@ -56,7 +57,8 @@ struct Mlp {
   Tensor operator()(const Tensor& x) const;
 };
 
-/// x + dropout(attention(norm_1(x))), then the same with the MLP. Dropout sites: 2 index + 1 and 2 index + 2.
+/// x + dropout(attention(norm_1(x))), then the same with the MLP. Dropout sites: 2 index + 1 and 2
+/// index + 2.
 struct Block {
   Norm norm_1;
   Attention attention;
@@ -70,8 +72,9 @@ struct Block {
 };
 
 /// The whole model. tokens: int32 or int64 (batch, time), time <= context.
-/// Parameter names: transformer.wte.weight, transformer.h.0.attn.c_attn.weight, ... or model.embed_tokens.weight,
-/// model.layers.0.self_attn.q_proj.weight, ...; lm_head.weight exists only when the head is not tied.
+/// Parameter names: transformer.wte.weight, transformer.h.0.attn.c_attn.weight, ... or
+/// model.embed_tokens.weight, model.layers.0.self_attn.q_proj.weight, ...; lm_head.weight exists
+/// only when the head is not tied.
 struct Gpt {
   GptConfig config;
   Embedding tokens;
@@ -82,12 +85,13 @@ struct Gpt {
 
   Gpt(ParameterSet& set, const GptConfig& config);
 
-  /// Hidden states after the last norm: (batch, time, channels). `random` undefined: evaluation, no dropout.
+  /// Hidden states after the last norm: (batch, time, channels). `random` undefined: evaluation, no
+  /// dropout.
   Tensor hidden(const Tensor& token_ids, const RandomState& random = {}) const;
   /// Logits (batch, time, vocabulary).
   Tensor operator()(const Tensor& token_ids, const RandomState& random = {}) const;
-  /// Sum of the cross entropies of the targets (batch, time), and how many counted; -100 is ignored.
-  /// The logits are overwritten by their gradient, so options.in_place is always on.
+  /// Sum of the cross entropies of the targets (batch, time), and how many counted; -100 is
+  /// ignored. The logits are overwritten by their gradient, so options.in_place is always on.
   Loss loss(const Tensor& token_ids, const Tensor& targets, const RandomState& random = {},
             CrossEntropyOptions options = {}) const;
 };

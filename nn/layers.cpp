@@ -14,26 +14,29 @@ const Tensor& value_of(const Parameter* p) {
 }
 }  // namespace
 
-Linear::Linear(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out, bool with_bias,
-               Initializer weight_init)
+Linear::Linear(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out,
+               bool with_bias, Initializer weight_init)
     : weight(set.add(name + ".weight", {out, in}, true, std::move(weight_init))),
       bias(with_bias ? set.add(name + ".bias", {out}, false, zeros()) : nullptr),
       path(intern(name)) {}
-Linear::Linear(Parameter* tied_weight, const std::string& name) : weight(tied_weight), path(intern(name)) {}
+Linear::Linear(Parameter* tied_weight, const std::string& name)
+    : weight(tied_weight), path(intern(name)) {}
 Tensor Linear::operator()(const Tensor& x) const {
   const NameScope scope(path);
   return linear(x, weight->value, value_of(bias));
 }
 
-Embedding::Embedding(ParameterSet& set, const std::string& name, std::int64_t count, std::int64_t channels,
-                     Initializer weight_init)
-    : weight(set.add(name + ".weight", {count, channels}, true, std::move(weight_init))), path(intern(name)) {}
+Embedding::Embedding(ParameterSet& set, const std::string& name, std::int64_t count,
+                     std::int64_t channels, Initializer weight_init)
+    : weight(set.add(name + ".weight", {count, channels}, true, std::move(weight_init))),
+      path(intern(name)) {}
 Tensor Embedding::operator()(const Tensor& tokens) const {
   const NameScope scope(path);
   return embedding(tokens, weight->value);
 }
 
-LayerNorm::LayerNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double epsilon, bool with_bias)
+LayerNorm::LayerNorm(ParameterSet& set, const std::string& name, std::int64_t channels,
+                     double epsilon, bool with_bias)
     : weight(set.add(name + ".weight", {channels}, false, ones())),
       bias(with_bias ? set.add(name + ".bias", {channels}, false, zeros()) : nullptr),
       eps(epsilon),
@@ -44,7 +47,9 @@ Tensor LayerNorm::operator()(const Tensor& x) const {
 }
 
 RmsNorm::RmsNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double epsilon)
-    : weight(set.add(name + ".weight", {channels}, false, ones())), eps(epsilon), path(intern(name)) {}
+    : weight(set.add(name + ".weight", {channels}, false, ones())),
+      eps(epsilon),
+      path(intern(name)) {}
 Tensor RmsNorm::operator()(const Tensor& x) const {
   const NameScope scope(path);
   return rms_norm(x, weight->value, eps);

@@ -1,6 +1,7 @@
 #pragma once
-// Layers: structs with parameters and operator(). The constructor adds the parameters to a set under `name`; the
-// layer holds pointers into the set, which must outlive it. No base class; copies share the parameters.
+// Layers: structs with parameters and operator(). The constructor adds the parameters to a set
+// under `name`; the layer holds pointers into the set, which must outlive it. No base class; copies
+// share the parameters.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,15 +11,15 @@
 
 namespace accrue::nn {
 
-/// y = x weight^T + bias: (..., in) -> (..., out). Parameters: weight (out, in), decayed; bias (out), not decayed.
-/// The default initialisation is GPT-2's: weight normal(0.02), bias 0.
+/// y = x weight^T + bias: (..., in) -> (..., out). Parameters: weight (out, in), decayed; bias
+/// (out), not decayed. The default initialisation is GPT-2's: weight normal(0.02), bias 0.
 struct Linear {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;  // null: none
   std::string_view path;
 
-  Linear(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out, bool with_bias = true,
-         Initializer weight_init = normal(0.02));
+  Linear(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out,
+         bool with_bias = true, Initializer weight_init = normal(0.02));
   /// Shares a weight that exists already (a tied output head).
   Linear(Parameter* tied_weight, const std::string& name);
   Tensor operator()(const Tensor& x) const;
@@ -33,17 +34,20 @@ struct Embedding {
   Tensor operator()(const Tensor& tokens) const;
 };
 
-/// Layer normalisation over the last dimension. Parameters: weight (channels), bias (channels), not decayed.
+/// Layer normalisation over the last dimension. Parameters: weight (channels), bias (channels), not
+/// decayed.
 struct LayerNorm {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;  // null: none
   double eps;
   std::string_view path;
-  LayerNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double eps = 1e-5, bool with_bias = true);
+  LayerNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double eps = 1e-5,
+            bool with_bias = true);
   Tensor operator()(const Tensor& x) const;
 };
 
-/// Root-mean-square normalisation over the last dimension. Parameter: weight (channels), not decayed.
+/// Root-mean-square normalisation over the last dimension. Parameter: weight (channels), not
+/// decayed.
 struct RmsNorm {
   Parameter* weight = nullptr;
   double eps;
@@ -52,8 +56,9 @@ struct RmsNorm {
   Tensor operator()(const Tensor& x) const;
 };
 
-/// Zeroes elements with probability p and scales the others by 1 / (1 - p); the identity when `random` is
-/// undefined (evaluation) or p is 0. `site` must differ between the dropouts of a model.
+/// Zeroes elements with probability p and scales the others by 1 / (1 - p); the identity when
+/// `random` is undefined (evaluation) or p is 0. `site` must differ between the dropouts of a
+/// model.
 struct Dropout {
   double p = 0;
   std::uint32_t site = 0;

@@ -8,37 +8,43 @@ namespace accrue::optim {
 namespace {
 using kernels::StepState;
 constexpr std::int64_t kStateWords = sizeof(StepState) / 8;
-static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 && offsetof(StepState, weight) == 8);
+static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 &&
+              offsetof(StepState, weight) == 8);
 }  // namespace
 
 Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule)
     : parameters_(parameters), schedule_(schedule) {
   ACCRUE_CHECK(parameters.allocated(), "optimizer: allocate() the parameters first");
-  step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(), {"step state", Category::kOptimizer});
+  step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(),
+                              {"step state", Category::kOptimizer});
   segments_.reserve(parameters.all().size());
 }
 
 Tensor Optimizer::add_state(const char* name) {
-  const Tensor t = Tensor::zeros({parameters_.padded()}, parameters_.master().dtype(), parameters_.device(),
-                                 {name, Category::kOptimizer});
+  const Tensor t = Tensor::zeros({parameters_.padded()}, parameters_.master().dtype(),
+                                 parameters_.device(), {name, Category::kOptimizer});
   state_.push_back({name, t});
   return t;
 }
 
 void Optimizer::set_max_norm(double max_norm) {
-  ACCRUE_CHECK(max_norm >= 0 && !std::isnan(max_norm), "optimizer: max_norm must be >= 0 (0: no clipping), got ", max_norm);
+  ACCRUE_CHECK(max_norm >= 0 && !std::isnan(max_norm),
+               "optimizer: max_norm must be >= 0 (0: no clipping), got ", max_norm);
   max_norm_ = max_norm;
 }
 
 void Optimizer::step(Window& window) {
-  ACCRUE_CHECK(&window.parameters() == &parameters_, "optimizer: the window belongs to another parameter set");
-  ACCRUE_CHECK(!window.empty(), "optimizer: the window is empty; add at least one micro-batch before step()");
+  ACCRUE_CHECK(&window.parameters() == &parameters_,
+               "optimizer: the window belongs to another parameter set");
+  ACCRUE_CHECK(!window.empty(),
+               "optimizer: the window is empty; add at least one micro-batch before step()");
   segments_.clear();
   for (const Parameter& p : parameters_.all())
     if (p.slot.touched) segments_.push_back({p.offset, p.size, p.decay});
   step_state_.window(0, {2}).copy_from(window.totals());
-  const Tensor workspace = Tensor::empty({kernels::global_norm_workspace(segments_)}, DType::kF64,
-                                         parameters_.device(), {"global_norm.workspace", Category::kWorkspace});
+  const Tensor workspace =
+      Tensor::empty({kernels::global_norm_workspace(segments_)}, DType::kF64, parameters_.device(),
+                    {"global_norm.workspace", Category::kWorkspace});
   auto* state = static_cast<StepState*>(step_state_.view().ptr);
   kernels::global_norm(step_state_.stream(), {.grads = parameters_.grads(),
                                               .segments = segments_,
@@ -67,7 +73,10 @@ void Optimizer::restore_counters(std::int64_t step, std::int64_t skipped) {
   step_state_.copy_from_host(words);
 }
 AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options)
-    : Optimizer(parameters, schedule), options_(options), m_(add_state("adamw.m")), v_(add_state("adamw.v")) {
+    : Optimizer(parameters, schedule),
+      options_(options),
+      m_(add_state("adamw.m")),
+      v_(add_state("adamw.v")) {
   kernels::check_options(options);
 }
 void AdamW::update(std::span<const kernels::Segment> touched, const StepState* state) {

@@ -1,5 +1,6 @@
 #pragma once
-// Optimizers: one kernel over the flat blocks, after one kernel for norm, clip and the check for finite numbers.
+// Optimizers: one kernel over the flat blocks, after one kernel for norm, clip and the check for
+// finite numbers.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,10 +19,10 @@ using SgdOptions = kernels::SgdOptions;
 struct StepReport {
   std::int64_t step = 0;     // updates done so far
   std::int64_t skipped = 0;  // windows skipped so far
-  bool skip = false;         // this one was: a loss or gradient was not finite, or nothing was counted
-  double loss = 0;           // of the logical batch: sum / weight
+  bool skip = false;  // this one was: a loss or gradient was not finite, or nothing was counted
+  double loss = 0;    // of the logical batch: sum / weight
   double weight = 0;
-  double norm = 0;           // of the mean gradient, before clipping
+  double norm = 0;  // of the mean gradient, before clipping
   double lr = 0;
 };
 
@@ -31,26 +32,28 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-/// The part that all optimizers share. Parameters that no micro-batch of the window touched are left alone: no
-/// update, no decay, as PyTorch does where grad is None.
+/// The part that all optimizers share. Parameters that no micro-batch of the window touched are
+/// left alone: no update, no decay, as PyTorch does where grad is None.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Divides the summed gradients by the summed weight, clips, updates, and resets the window. Gradients, loss or
-  /// weight not finite, or weight 0: nothing changes but the count of skipped windows. An empty window is an error.
+  /// Divides the summed gradients by the summed weight, clips, updates, and resets the window.
+  /// Gradients, loss or weight not finite, or weight 0: nothing changes but the count of skipped
+  /// windows. An empty window is an error.
   void step(Window& window);
   StepReport report() const;
 
   void set_schedule(const Schedule& schedule) { schedule_ = schedule; }
   const Schedule& schedule() const { return schedule_; }
-  /// The largest norm of the mean gradient; above it the gradient is scaled by max_norm / (norm + 1e-6), as
-  /// PyTorch's clip_grad_norm_. 0: no clipping.
+  /// The largest norm of the mean gradient; above it the gradient is scaled by max_norm / (norm +
+  /// 1e-6), as PyTorch's clip_grad_norm_. 0: no clipping.
   void set_max_norm(double max_norm);
 
-  /// Everything that a resumed run needs besides the parameters: moments (padded, flat) and counters.
+  /// Everything that a resumed run needs besides the parameters: moments (padded, flat) and
+  /// counters.
   const std::vector<NamedTensor>& state() const { return state_; }
   std::int64_t step_count() const { return report().step; }
   /// After loading: continues from these counters.
@@ -58,7 +61,8 @@ class Optimizer {
 
  protected:
   Optimizer(ParameterSet& parameters, const Schedule& schedule);
-  virtual void update(std::span<const kernels::Segment> touched, const kernels::StepState* state) = 0;
+  virtual void update(std::span<const kernels::Segment> touched,
+                      const kernels::StepState* state) = 0;
   Tensor add_state(const char* name);
   ParameterSet& parameters_;
   Tensor step_state_;  // kernels::StepState as bytes
@@ -70,7 +74,8 @@ class Optimizer {
   std::vector<kernels::Segment> segments_;
 };
 
-/// Adam with decoupled weight decay (Loshchilov, Hutter 2019), formulas and defaults as torch.optim.AdamW:
+/// Adam with decoupled weight decay (Loshchilov, Hutter 2019), formulas and defaults as
+/// torch.optim.AdamW:
 ///   p <- p (1 - lr wd);  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
 ///   p <- p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
 /// wd applies to parameters whose `decay` flag is set. State: m and v, float32.
@@ -84,8 +89,8 @@ class AdamW final : public Optimizer {
   Tensor m_, v_;
 };
 
-/// Stochastic gradient descent with momentum, dampening, Nesterov and coupled weight decay, as torch.optim.SGD.
-/// State: the momentum buffer, when momentum is not 0.
+/// Stochastic gradient descent with momentum, dampening, Nesterov and coupled weight decay, as
+/// torch.optim.SGD. State: the momentum buffer, when momentum is not 0.
 class Sgd final : public Optimizer {
  public:
   Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options = {});

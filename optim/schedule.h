@@ -5,8 +5,9 @@
 
 namespace accrue::optim {
 
-/// lr(step) for step = 0, 1, ... A plain struct that kernels evaluate on the device, because only the device knows
-/// whether a step was skipped. `Schedule::at(step)` gives the same number on the host.
+/// lr(step) for step = 0, 1, ... A plain struct that kernels evaluate on the device, because only
+/// the device knows whether a step was skipped. `Schedule::at(step)` gives the same number on the
+/// host.
 using Schedule = kernels::ScheduleSpec;
 
 /// base for ever; with warm-up: base (step + 1) / warmup while step < warmup.

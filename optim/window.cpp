@@ -6,15 +6,17 @@ namespace accrue::optim {
 
 Window::Window(ParameterSet& parameters)
     : parameters_(parameters),
-      totals_(Tensor::zeros({2}, DType::kF64, parameters.device(), {"window totals", Category::kOptimizer})) {
+      totals_(Tensor::zeros({2}, DType::kF64, parameters.device(),
+                            {"window totals", Category::kOptimizer})) {
   ACCRUE_CHECK(parameters.allocated(), "Window: allocate() the parameters first");
   reset();
 }
 
 void Window::add(Tape& tape, const Loss& loss) {
-  ACCRUE_CHECK_SHAPE(loss.sum.defined() && loss.weight.defined() && loss.sum.numel() == 1 && loss.weight.numel() == 1,
-                     "Window: a loss is two numbers, sum and weight; got ", loss.sum.shape(), " and ",
-                     loss.weight.shape());
+  ACCRUE_CHECK_SHAPE(loss.sum.defined() && loss.weight.defined() && loss.sum.numel() == 1 &&
+                         loss.weight.numel() == 1,
+                     "Window: a loss is two numbers, sum and weight; got ", loss.sum.shape(),
+                     " and ", loss.weight.shape());
   tape.backward(loss.sum);
   const float beta = empty() ? 0.0f : 1.0f;
   const AccumulateItem items[] = {{totals_.window(0, {}).view(), loss.sum, 1.0f, beta},

@@ -1,5 +1,6 @@
-// An op outside the library: softplus, y = log(1 + e^x). A node is a plain struct with a name, what it saved, and
-// backward(); it writes its gradient through a sink, so it accumulates like every op of accrue.
+// An op outside the library: softplus, y = log(1 + e^x). A node is a plain struct with a name, what
+// it saved, and backward(); it writes its gradient through a sink, so it accumulates like every op
+// of accrue.
 #include <cmath>
 #include <cstdio>
 #include <accrue/accrue.h>
@@ -28,7 +29,8 @@ Tensor softplus(const Tensor& x) {
   ACCRUE_CHECK(x.defined() && x.dtype() == DType::kF32 && x.device().is_cpu(),
                "softplus: x must be float32 on cpu, got ", x.dtype(), " on ", x.device());
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"softplus.y"});
-  for (std::int64_t i = 0; i < x.numel(); ++i) y.data<float>()[i] = std::log1p(std::exp(x.data<float>()[i]));
+  for (std::int64_t i = 0; i < x.numel(); ++i)
+    y.data<float>()[i] = std::log1p(std::exp(x.data<float>()[i]));
   Tensor result = y;
   if (Tape* tape = Tape::current()) tape->record(SoftplusNode{x}, {&x}, result);
   return result;

@@ -20,11 +20,13 @@ constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors";
 }
 
 // Every tensor that a run's future depends on, in one fixed order.
-std::vector<std::pair<std::string, Tensor>> state_tensors(const ParameterSet& parameters, const optim::Optimizer& optimizer) {
+std::vector<std::pair<std::string, Tensor>> state_tensors(const ParameterSet& parameters,
+                                                          const optim::Optimizer& optimizer) {
   std::vector<std::pair<std::string, Tensor>> out;
   for (const Parameter& p : parameters.all()) out.emplace_back(p.name, p.master);
   for (const optim::NamedTensor& s : optimizer.state())
-    for (const Parameter& p : parameters.all()) out.emplace_back(s.name + "/" + p.name, s.tensor.window(p.offset, p.shape));
+    for (const Parameter& p : parameters.all())
+      out.emplace_back(s.name + "/" + p.name, s.tensor.window(p.offset, p.shape));
   return out;
 }
 std::uint64_t hash_of(const std::vector<std::pair<std::string, Tensor>>& tensors) {
@@ -41,7 +43,8 @@ std::vector<std::pair<std::int64_t, std::string>> list(const std::string& dir) {
     const char* first = name.data() + kPrefix.size();
     const char* last = name.data() + name.size() - kSuffix.size();
     std::int64_t window = -1;
-    if (const auto r = std::from_chars(first, last, window); r.ec == std::errc{} && r.ptr == last && window >= 0)
+    if (const auto r = std::from_chars(first, last, window);
+        r.ec == std::errc{} && r.ptr == last && window >= 0)
       found.emplace_back(window, entry.path().string());
   }
   std::sort(found.begin(), found.end());
@@ -53,10 +56,12 @@ std::uint64_t state_hash(const ParameterSet& parameters, const optim::Optimizer&
   return hash_of(state_tensors(parameters, optimizer));
 }
 
-std::string save_checkpoint(const std::string& dir, const ParameterSet& parameters, const optim::Optimizer& optimizer,
-                            const CheckpointInfo& info, std::int64_t keep) {
+std::string save_checkpoint(const std::string& dir, const ParameterSet& parameters,
+                            const optim::Optimizer& optimizer, const CheckpointInfo& info,
+                            std::int64_t keep) {
   const auto tensors = state_tensors(parameters, optimizer);
-  const std::string path = dir + "/" + std::string(kPrefix) + std::to_string(info.window) + std::string(kSuffix);
+  const std::string path =
+      dir + "/" + std::string(kPrefix) + std::to_string(info.window) + std::string(kSuffix);
   std::vector<nn::SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) entries.push_back({name, tensor});
   nn::write_safetensors(path, entries,
@@ -79,19 +84,24 @@ std::string save_checkpoint(const std::string& dir, const ParameterSet& paramete
 
 std::string newest_checkpoint(const std::string& dir) {
   const auto all = list(dir);
-  if (all.empty()) detail::fail(ErrorCode::kIo, dir + ": there is no checkpoint here (checkpoint-<number>.safetensors)");
+  if (all.empty())
+    detail::fail(ErrorCode::kIo,
+                 dir + ": there is no checkpoint here (checkpoint-<number>.safetensors)");
   return all.back().second;
 }
 
 namespace {
-std::string field(const nn::SafetensorsFile& file, const std::string& path, const std::string& name) {
+std::string field(const nn::SafetensorsFile& file, const std::string& path,
+                  const std::string& name) {
   const auto& metadata = file.metadata();
   const auto at = metadata.find(name);
-  if (at == metadata.end()) corrupt(path, "the metadata has no '" + name + "'; this is not a checkpoint of train_gpt");
+  if (at == metadata.end())
+    corrupt(path, "the metadata has no '" + name + "'; this is not a checkpoint of train_gpt");
   return at->second;
 }
 template <class T>
-T number(const nn::SafetensorsFile& file, const std::string& path, const std::string& name, int base) {
+T number(const nn::SafetensorsFile& file, const std::string& path, const std::string& name,
+         int base) {
   const std::string text = field(file, path, name);
   T value{};
   const auto r = std::from_chars(text.data(), text.data() + text.size(), value, base);
@@ -103,12 +113,14 @@ T number(const nn::SafetensorsFile& file, const std::string& path, const std::st
 
 CheckpointInfo read_info(const std::string& path) {
   const auto file = nn::SafetensorsFile::open(path);
-  if (field(file, path, "format") != "accrue train_gpt 1") corrupt(path, "not a checkpoint of this version of train_gpt");
+  if (field(file, path, "format") != "accrue train_gpt 1")
+    corrupt(path, "not a checkpoint of this version of train_gpt");
   CheckpointInfo info;
   info.window = number<std::int64_t>(file, path, "window", 10);
   info.step = number<std::int64_t>(file, path, "step", 10);
   info.skipped = number<std::int64_t>(file, path, "skipped", 10);
-  if (info.window < 0 || info.step < 0 || info.skipped < 0) corrupt(path, "a counter in the metadata is negative");
+  if (info.window < 0 || info.step < 0 || info.skipped < 0)
+    corrupt(path, "a counter in the metadata is negative");
   info.recipe = field(file, path, "recipe");
   info.data_hash = number<std::uint64_t>(file, path, "data_hash", 16);
   const auto arguments = nlohmann::json::parse(field(file, path, "arguments"), nullptr, false);
@@ -120,13 +132,16 @@ CheckpointInfo read_info(const std::string& path) {
   return info;
 }
 
-void load_checkpoint(const std::string& path, ParameterSet& parameters, optim::Optimizer& optimizer) {
+void load_checkpoint(const std::string& path, ParameterSet& parameters,
+                     optim::Optimizer& optimizer) {
   const CheckpointInfo info = read_info(path);
   const auto file = nn::SafetensorsFile::open(path);
   const auto expected = state_tensors(parameters, optimizer);
   if (file.names().size() != expected.size())
-    corrupt(path, detail::concat("holds ", file.names().size(), " tensors, this run needs ", expected.size()));
-  // First everything is read into the gradient block, which is free now, and checked; then into its place.
+    corrupt(path, detail::concat("holds ", file.names().size(), " tensors, this run needs ",
+                                 expected.size()));
+  // First everything is read into the gradient block, which is free now, and checked; then into its
+  // place.
   std::uint64_t h = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const std::string& name = expected[i].first;
@@ -136,7 +151,8 @@ void load_checkpoint(const std::string& path, ParameterSet& parameters, optim::O
     h = hash64(scratch, hash64(name, h));
   }
   if (h != number<std::uint64_t>(file, path, "content_hash", 16))
-    corrupt(path, "the content does not match its hash; the file is damaged. Take an older checkpoint");
+    corrupt(path,
+            "the content does not match its hash; the file is damaged. Take an older checkpoint");
   for (const auto& [name, tensor] : expected) file.read_into(name, tensor);
   nn::refresh_values(parameters);
   optimizer.restore_counters(info.step, info.skipped);

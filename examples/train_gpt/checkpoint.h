@@ -1,5 +1,6 @@
 #pragma once
-// Checkpoints: one safetensors file per step, written beside and renamed, so that a file that has its name is whole.
+// Checkpoints: one safetensors file per step, written beside and renamed, so that a file that has
+// its name is whole.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,26 +10,30 @@
 namespace train_gpt {
 
 struct CheckpointInfo {
-  std::int64_t window = 0;   // logical batches done
-  std::int64_t step = 0;     // updates done
+  std::int64_t window = 0;  // logical batches done
+  std::int64_t step = 0;    // updates done
   std::int64_t skipped = 0;
-  std::string recipe;        // of options.h
+  std::string recipe;  // of options.h
   std::uint64_t data_hash = 0;
   std::vector<std::string> arguments;  // of the command line, without --resume
 };
 
 /// The hash that --hash prints: all weights (float32 masters) and moments, parameter by parameter.
-std::uint64_t state_hash(const accrue::ParameterSet& parameters, const accrue::optim::Optimizer& optimizer);
+std::uint64_t state_hash(const accrue::ParameterSet& parameters,
+                         const accrue::optim::Optimizer& optimizer);
 
-/// Writes <dir>/checkpoint-<window>.safetensors and removes all but the newest `keep`. Returns the path.
+/// Writes <dir>/checkpoint-<window>.safetensors and removes all but the newest `keep`. Returns the
+/// path.
 std::string save_checkpoint(const std::string& dir, const accrue::ParameterSet& parameters,
-                            const accrue::optim::Optimizer& optimizer, const CheckpointInfo& info, std::int64_t keep);
+                            const accrue::optim::Optimizer& optimizer, const CheckpointInfo& info,
+                            std::int64_t keep);
 
 /// The newest checkpoint file in `dir`; an error when there is none.
 std::string newest_checkpoint(const std::string& dir);
 /// What a checkpoint says of itself, without its tensors.
 CheckpointInfo read_info(const std::string& path);
-/// Fills parameters and optimizer. Everything is checked first: names, shapes, the content's hash. A file that is
-/// not whole leaves both as they were and is an error of code kCorrupt.
-void load_checkpoint(const std::string& path, accrue::ParameterSet& parameters, accrue::optim::Optimizer& optimizer);
+/// Fills parameters and optimizer. Everything is checked first: names, shapes, the content's hash.
+/// A file that is not whole leaves both as they were and is an error of code kCorrupt.
+void load_checkpoint(const std::string& path, accrue::ParameterSet& parameters,
+                     accrue::optim::Optimizer& optimizer);
 }  // namespace train_gpt

@@ -16,8 +16,10 @@ Corpus load_corpus(const Options& o) {
   } else {
     const std::string text = read_text_file(o.data);
     ACCRUE_CHECK(!text.empty(), o.data, ": the file is empty");
-    if (o.tokenizer == "char") c.tokenizer = std::make_unique<data::CharTokenizer>(data::CharTokenizer::from_text(text));
-    else c.tokenizer = std::make_unique<data::ByteTokenizer>();
+    if (o.tokenizer == "char")
+      c.tokenizer = std::make_unique<data::CharTokenizer>(data::CharTokenizer::from_text(text));
+    else
+      c.tokenizer = std::make_unique<data::ByteTokenizer>();
     c.vocabulary = c.tokenizer->vocab_size();
     c.hash = hash64(text);
     all = std::make_unique<data::TokenDataset>(c.tokenizer->encode(text), o.model.context);

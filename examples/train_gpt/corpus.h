@@ -1,5 +1,6 @@
 #pragma once
-// The tokens of a run: read from a text file or a token file, cut into training and held-out sequences.
+// The tokens of a run: read from a text file or a token file, cut into training and held-out
+// sequences.
 #include <cstdint>
 #include <memory>
 #include <accrue/data/data.h>
@@ -8,7 +9,8 @@
 namespace train_gpt {
 
 struct Corpus {
-  std::unique_ptr<accrue::data::Tokenizer> tokenizer;  // null for a .bin file: nothing to decode with
+  std::unique_ptr<accrue::data::Tokenizer>
+      tokenizer;  // null for a .bin file: nothing to decode with
   std::int64_t vocabulary = 0;
   std::uint64_t hash = 0;  // of all tokens
   std::shared_ptr<const accrue::data::TokenDataset> train, validation;

@@ -21,12 +21,15 @@ using namespace train_gpt;
 namespace {
 volatile std::sig_atomic_t stop_signal = 0;
 void on_signal(int number) {
-  if (stop_signal != 0 && number == SIGINT) _exit(130);  // asked twice; checkpoints are whole files or none
+  if (stop_signal != 0 && number == SIGINT)
+    _exit(130);  // asked twice; checkpoints are whole files or none
   stop_signal = number;
 }
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 // Appends one JSON object per line; on resume the lines after the checkpoint are dropped.
 class Log {
@@ -38,7 +41,8 @@ class Log {
       const auto j = nlohmann::json::parse(line, nullptr, false);
       if (j.is_object() && j.value("window", std::int64_t{0}) <= windows_done) {
         keep.push_back(line);
-        points_.push_back({j.value("window", std::int64_t{0}), j.value("loss", NAN), j.value("validation", -1.0)});
+        points_.push_back({j.value("window", std::int64_t{0}), j.value("loss", NAN),
+                           j.value("validation", -1.0)});
       }
     }
     old.close();
@@ -48,7 +52,8 @@ class Log {
   void write(const nlohmann::json& line) {
     out_ << line.dump() << '\n' << std::flush;
     if (!out_) detail::fail(ErrorCode::kIo, "log.jsonl: writing failed; is the disk full?");
-    points_.push_back({line.value("window", std::int64_t{0}), line["loss"].is_number() ? line["loss"].get<double>() : NAN,
+    points_.push_back({line.value("window", std::int64_t{0}),
+                       line["loss"].is_number() ? line["loss"].get<double>() : NAN,
                        line.value("validation", -1.0)});
   }
   const std::vector<LossPoint>& points() const { return points_; }
@@ -74,12 +79,15 @@ std::vector<std::string> with_stored_arguments(std::vector<std::string> given) {
 
 void check_recipe(const std::string& path, const std::string& stored, const std::string& now) {
   const auto a = nlohmann::json::parse(stored, nullptr, false), b = nlohmann::json::parse(now);
-  if (!a.is_object()) detail::fail(ErrorCode::kCorrupt, path + ": the stored recipe is not readable");
+  if (!a.is_object())
+    detail::fail(ErrorCode::kCorrupt, path + ": the stored recipe is not readable");
   for (const auto& [key, value] : b.items())
     if (!a.contains(key) || a[key] != value)
-      detail::fail(ErrorCode::kInvalidArgument,
-                   detail::concat("--resume: '", key, "' was ", a.contains(key) ? a[key].dump() : "not set", " and is now ",
-                                  value.dump(), "; it would change the result. Leave it out to go on as before"));
+      detail::fail(
+          ErrorCode::kInvalidArgument,
+          detail::concat("--resume: '", key, "' was ", a.contains(key) ? a[key].dump() : "not set",
+                         " and is now ", value.dump(),
+                         "; it would change the result. Leave it out to go on as before"));
 }
 
 struct Session {
@@ -95,23 +103,30 @@ struct Session {
     const auto report = trainer->optimizer().report();
     return {window, report.step, report.skipped, recipe(o), corpus.hash, arguments};
   }
-  std::string save() { return save_checkpoint(o.out, trainer->parameters(), trainer->optimizer(), info(), o.keep); }
+  std::string save() {
+    return save_checkpoint(o.out, trainer->parameters(), trainer->optimizer(), info(), o.keep);
+  }
 };
 
 void announce(const Session& s, Progress& progress) {
   const Options& o = s.o;
   const std::int64_t tokens = o.batch * o.model.context;
   progress.note(detail::concat(
-      "model    ", o.shape, ", ", nn::short_count(s.trainer->parameters().count()), " parameters, ", o.dtype, ", vocabulary ",
-      s.corpus.vocabulary, "\ndata     ", o.data, ": ", s.corpus.train->tokens().count, " tokens to train on, ",
-      s.corpus.validation ? s.corpus.validation->tokens().count : 0, " held out\nbatch    ", o.batch, " sequences of ",
-      o.model.context, " tokens (", tokens, " tokens) in micro-batches of ", s.micro, "\nmemory   ",
-      o.memory > 0 ? "budget " + format_bytes(o.memory) : std::string("no budget"), ", predicted peak ",
-      format_bytes(predicted_peak(o, s.corpus.vocabulary, s.micro, s.corpus.validation.get())), "\nthreads  ", num_threads(),
-      ", instruction set ", name_of(current_isa())));
+      "model    ", o.shape, ", ", nn::short_count(s.trainer->parameters().count()), " parameters, ",
+      o.dtype, ", vocabulary ", s.corpus.vocabulary, "\ndata     ", o.data, ": ",
+      s.corpus.train->tokens().count, " tokens to train on, ",
+      s.corpus.validation ? s.corpus.validation->tokens().count : 0, " held out\nbatch    ",
+      o.batch, " sequences of ", o.model.context, " tokens (", tokens,
+      " tokens) in micro-batches of ", s.micro, "\nmemory   ",
+      o.memory > 0 ? "budget " + format_bytes(o.memory) : std::string("no budget"),
+      ", predicted peak ",
+      format_bytes(predicted_peak(o, s.corpus.vocabulary, s.micro, s.corpus.validation.get())),
+      "\nthreads  ", num_threads(), ", instruction set ", name_of(current_isa())));
 }
 
-nlohmann::json number_or_null(double v) { return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr); }
+nlohmann::json number_or_null(double v) {
+  return std::isfinite(v) ? nlohmann::json(v) : nlohmann::json(nullptr);
+}
 
 // Returns the exit code.
 int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& files) {
@@ -144,11 +159,17 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
     status.loss = report.loss;
     status.skipped = report.skipped;
     status.tokens_per_second = static_cast<double>(tokens_done) / busy;
-    status.seconds_left = busy / static_cast<double>(s.window - first_window) * static_cast<double>(o.steps - s.window);
+    status.seconds_left = busy / static_cast<double>(s.window - first_window) *
+                          static_cast<double>(o.steps - s.window);
     status.peak_bytes = memory.stats().peak;
-    nlohmann::json line{{"window", s.window}, {"step", report.step}, {"loss", number_or_null(report.loss)},
-                        {"lr", report.lr}, {"norm", number_or_null(report.norm)}, {"weight", report.weight},
-                        {"skipped", report.skipped}, {"tokens_per_second", status.tokens_per_second},
+    nlohmann::json line{{"window", s.window},
+                        {"step", report.step},
+                        {"loss", number_or_null(report.loss)},
+                        {"lr", report.lr},
+                        {"norm", number_or_null(report.norm)},
+                        {"weight", report.weight},
+                        {"skipped", report.skipped},
+                        {"tokens_per_second", status.tokens_per_second},
                         {"peak_bytes", status.peak_bytes}};
     skipped_in_a_row = report.skip ? skipped_in_a_row + 1 : 0;
     const bool last = s.window == o.steps || stop_signal != 0;
@@ -159,8 +180,11 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
     log.write(line);
     progress.show(status, last);
     if (skipped_in_a_row >= o.max_skipped) {
-      progress.note(detail::concat("train_gpt: ", skipped_in_a_row, " steps in a row were skipped because the loss or a gradient was "
-                                   "not finite (window ", s.window, "). Try a smaller --lr; the last checkpoint is untouched."));
+      progress.note(
+          detail::concat("train_gpt: ", skipped_in_a_row,
+                         " steps in a row were skipped because the loss or a gradient was "
+                         "not finite (window ",
+                         s.window, "). Try a smaller --lr; the last checkpoint is untouched."));
       return kExitNonFinite;
     }
     if (last || (o.save_every > 0 && s.window % o.save_every == 0)) s.save();
@@ -177,9 +201,11 @@ void finish(Session& s, Log& log, const std::vector<std::string>& drawn) {
     } catch (const Error&) {
       prompt = {0};  // the text has not all characters of the prompt
     }
-    const auto text = nn::generate(s.trainer->model(), prompt,
-                                   {.count = o.sample, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed});
-    std::printf("\n--- a sample ---\n%s\n----------------\n\n", s.corpus.tokenizer->decode(text).c_str());
+    const auto text = nn::generate(
+        s.trainer->model(), prompt,
+        {.count = o.sample, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed});
+    std::printf("\n--- a sample ---\n%s\n----------------\n\n",
+                s.corpus.tokenizer->decode(text).c_str());
   }
   std::printf("files in %s:\n  log.jsonl\n", o.out.c_str());
   std::vector<std::string> files = drawn;
@@ -204,8 +230,10 @@ int run(int argc, char** argv) {
   ACCRUE_CHECK(device.is_cpu(), "--device ", o.device, ": training runs on cpu in this version");
   std::vector<std::string> keep;  // what a later --resume needs
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == "--resume") ++i;
-    else if (!all[i].starts_with("--resume=")) keep.push_back(all[i]);
+    if (all[i] == "--resume")
+      ++i;
+    else if (!all[i].starts_with("--resume="))
+      keep.push_back(all[i]);
   }
   keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
   Session s{o, keep, load_corpus(o), 0, nullptr, nullptr, 0};
@@ -217,7 +245,8 @@ int run(int argc, char** argv) {
     const std::string path = newest_checkpoint(o.resume);
     const CheckpointInfo info = read_info(path);
     check_recipe(path, info.recipe, recipe(o));
-    ACCRUE_CHECK(info.data_hash == s.corpus.hash, "--resume: the content of ", o.data, " has changed since the checkpoint");
+    ACCRUE_CHECK(info.data_hash == s.corpus.hash, "--resume: the content of ", o.data,
+                 " has changed since the checkpoint");
     load_checkpoint(path, s.trainer->parameters(), s.trainer->optimizer());
     s.window = info.window;
   }
@@ -238,13 +267,16 @@ int run(int argc, char** argv) {
     code = train(s, log, progress, files);
     if (code == 0 && stop_signal != 0 && s.window < o.steps) {
       s.save();
-      progress.note(detail::concat("train_gpt: stopped by a signal after step ", s.window, " of ", o.steps,
-                                   "; everything is saved. Go on with\n  ", argv[0], " --resume ", o.out));
+      progress.note(detail::concat("train_gpt: stopped by a signal after step ", s.window, " of ",
+                                   o.steps, "; everything is saved. Go on with\n  ", argv[0],
+                                   " --resume ", o.out));
       code = kExitStopped;
     }
   }
   if (code == 0) finish(s, log, files);
-  if (o.hash) std::printf("weights %s\n", to_hex(state_hash(s.trainer->parameters(), s.trainer->optimizer())).c_str());
+  if (o.hash)
+    std::printf("weights %s\n",
+                to_hex(state_hash(s.trainer->parameters(), s.trainer->optimizer())).c_str());
   return code;
 }
 }  // namespace
@@ -257,7 +289,9 @@ int main(int argc, char** argv) {
     return kExitOutOfMemory;
   } catch (const Error& e) {
     std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return e.code() == ErrorCode::kCorrupt ? kExitCorrupt : e.code() == ErrorCode::kInvalidArgument ? kExitBadArguments : 1;
+    return e.code() == ErrorCode::kCorrupt           ? kExitCorrupt
+           : e.code() == ErrorCode::kInvalidArgument ? kExitBadArguments
+                                                     : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "train_gpt: %s\n", e.what());
     return 1;

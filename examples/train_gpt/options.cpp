@@ -12,7 +12,9 @@ using accrue::ErrorCode;
 std::int64_t parse_bytes(const std::string& text) {
   const auto bad = [&] {
     accrue::detail::fail(ErrorCode::kInvalidArgument,
-                         "'" + text + "' is not a size: expected a number with B, KB, MB, GB, KiB, MiB or GiB, such as 256MiB");
+                         "'" + text +
+                             "' is not a size: expected a number with B, KB, MB, GB, KiB, MiB or "
+                             "GiB, such as 256MiB");
   };
   std::size_t used = 0;
   double value = 0;
@@ -23,90 +25,172 @@ std::int64_t parse_bytes(const std::string& text) {
   }
   const std::string unit = text.substr(used);
   double factor = 0;
-  if (unit.empty() || unit == "B") factor = 1;
-  else if (unit == "KB") factor = 1e3;
-  else if (unit == "MB") factor = 1e6;
-  else if (unit == "GB") factor = 1e9;
-  else if (unit == "KiB") factor = 1024.0;
-  else if (unit == "MiB") factor = 1024.0 * 1024;
-  else if (unit == "GiB") factor = 1024.0 * 1024 * 1024;
+  if (unit.empty() || unit == "B")
+    factor = 1;
+  else if (unit == "KB")
+    factor = 1e3;
+  else if (unit == "MB")
+    factor = 1e6;
+  else if (unit == "GB")
+    factor = 1e9;
+  else if (unit == "KiB")
+    factor = 1024.0;
+  else if (unit == "MiB")
+    factor = 1024.0 * 1024;
+  else if (unit == "GiB")
+    factor = 1024.0 * 1024 * 1024;
   if (factor == 0 || !std::isfinite(value) || value < 0 || value * factor > 9e18) bad();
   return static_cast<std::int64_t>(value * factor);
 }
 
 Parsed parse(int argc, char** argv, Options& o) {
   CLI::App app{
-      "Trains a small GPT on a text file. The logical batch (--batch) decides the result; the micro-batch (--micro) "
+      "Trains a small GPT on a text file. The logical batch (--batch) decides the result; the "
+      "micro-batch (--micro) "
       "and the budget (--memory) only decide how it is computed."};
   app.set_version_flag("--version", std::string("train_gpt of accrue ") + ACCRUE_VERSION);
-  app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.option_defaults()->always_capture_default()->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeLast);
   const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
   const auto natural = CLI::Range(std::int64_t{0}, std::int64_t{1} << 40);
   const auto rate = CLI::Range(0.0, 1e6);
   std::string memory = "0";
 
-  app.add_option("--data", o.data, "Text file (UTF-8), or a .bin token file")->required()->group("Data");
+  app.add_option("--data", o.data, "Text file (UTF-8), or a .bin token file")
+      ->required()
+      ->group("Data");
   app.add_option("--tokenizer", o.tokenizer, "byte: 256 tokens; char: the characters of the text")
-      ->check(CLI::IsMember({"byte", "char"}))->group("Data");
+      ->check(CLI::IsMember({"byte", "char"}))
+      ->group("Data");
   app.add_option("--validation", o.validation, "Share of the tokens held out at the end")
-      ->check(CLI::Range(0.0, 0.9))->group("Data");
+      ->check(CLI::Range(0.0, 0.9))
+      ->group("Data");
 
-  app.add_option("--shape", o.shape, "gpt2: layer norm, learned positions, GELU; llama: RMS norm, rotary, SwiGLU")
-      ->check(CLI::IsMember({"gpt2", "llama"}))->group("Model");
+  app.add_option("--shape", o.shape,
+                 "gpt2: layer norm, learned positions, GELU; llama: RMS norm, rotary, SwiGLU")
+      ->check(CLI::IsMember({"gpt2", "llama"}))
+      ->group("Model");
   o.model = {.context = 128, .layers = 4, .heads = 4, .channels = 128};
-  app.add_option("--context", o.model.context, "Tokens per sequence")->check(positive)->group("Model");
+  app.add_option("--context", o.model.context, "Tokens per sequence")
+      ->check(positive)
+      ->group("Model");
   app.add_option("--layers", o.model.layers, "Transformer blocks")->check(positive)->group("Model");
   app.add_option("--heads", o.model.heads, "Attention heads")->check(positive)->group("Model");
-  app.add_option("--kv-heads", o.model.kv_heads, "Key/value heads (llama); 0: as many as heads")->check(natural)->group("Model");
-  app.add_option("--channels", o.model.channels, "Width of the residual stream")->check(positive)->group("Model");
-  app.add_option("--hidden", o.model.hidden, "Width of the MLP; 0: the usual multiple of channels")->check(natural)->group("Model");
-  app.add_option("--dropout", o.model.dropout, "Dropout probability")->check(CLI::Range(0.0, 0.99))->group("Model");
-  app.add_flag("--tied,!--no-tied", o.model.tied_head, "Share the token embedding with the output head")->group("Model");
+  app.add_option("--kv-heads", o.model.kv_heads, "Key/value heads (llama); 0: as many as heads")
+      ->check(natural)
+      ->group("Model");
+  app.add_option("--channels", o.model.channels, "Width of the residual stream")
+      ->check(positive)
+      ->group("Model");
+  app.add_option("--hidden", o.model.hidden, "Width of the MLP; 0: the usual multiple of channels")
+      ->check(natural)
+      ->group("Model");
+  app.add_option("--dropout", o.model.dropout, "Dropout probability")
+      ->check(CLI::Range(0.0, 0.99))
+      ->group("Model");
+  app.add_flag("--tied,!--no-tied", o.model.tied_head,
+               "Share the token embedding with the output head")
+      ->group("Model");
 
-  app.add_option("--batch", o.batch, "Logical batch: sequences per optimizer step. Never changed by the program")
-      ->check(positive)->group("Batch and memory");
-  app.add_option("--micro", o.micro, "Micro-batch: sequences computed together; need not divide --batch. "
-                 "0: the largest that fits --memory (8 without a budget)")->check(natural)->group("Batch and memory");
-  app.add_option("--memory", memory, "Budget for all tensors, such as 256MiB; a hard limit. 0: none")->group("Batch and memory");
-  app.add_option("--threads", o.threads, "Threads; 0: one per processor. The result does not depend on it")
-      ->check(CLI::Range(0, 4096))->group("Batch and memory");
-  app.add_option("--device", o.device, "cpu (cuda is not part of this version)")->group("Batch and memory");
+  app.add_option("--batch", o.batch,
+                 "Logical batch: sequences per optimizer step. Never changed by the program")
+      ->check(positive)
+      ->group("Batch and memory");
+  app.add_option("--micro", o.micro,
+                 "Micro-batch: sequences computed together; need not divide --batch. "
+                 "0: the largest that fits --memory (8 without a budget)")
+      ->check(natural)
+      ->group("Batch and memory");
+  app.add_option("--memory", memory,
+                 "Budget for all tensors, such as 256MiB; a hard limit. 0: none")
+      ->group("Batch and memory");
+  app.add_option("--threads", o.threads,
+                 "Threads; 0: one per processor. The result does not depend on it")
+      ->check(CLI::Range(0, 4096))
+      ->group("Batch and memory");
+  app.add_option("--device", o.device, "cpu (cuda is not part of this version)")
+      ->group("Batch and memory");
 
-  app.add_option("--optimizer", o.optimizer, "adamw or sgd")->check(CLI::IsMember({"adamw", "sgd"}))->group("Optimizer");
+  app.add_option("--optimizer", o.optimizer, "adamw or sgd")
+      ->check(CLI::IsMember({"adamw", "sgd"}))
+      ->group("Optimizer");
   app.add_option("--steps", o.steps, "Optimizer steps")->check(positive)->group("Optimizer");
   app.add_option("--lr", o.lr, "Learning rate after warm-up")->check(rate)->group("Optimizer");
-  app.add_option("--min-lr", o.min_lr, "Learning rate at the end (linear, cosine)")->check(rate)->group("Optimizer");
-  app.add_option("--warmup", o.warmup, "Steps of linear warm-up")->check(natural)->group("Optimizer");
+  app.add_option("--min-lr", o.min_lr, "Learning rate at the end (linear, cosine)")
+      ->check(rate)
+      ->group("Optimizer");
+  app.add_option("--warmup", o.warmup, "Steps of linear warm-up")
+      ->check(natural)
+      ->group("Optimizer");
   app.add_option("--schedule", o.schedule, "constant, linear or cosine")
-      ->check(CLI::IsMember({"constant", "linear", "cosine"}))->group("Optimizer");
-  app.add_option("--weight-decay", o.weight_decay, "Decay of the weight matrices")->check(rate)->group("Optimizer");
-  app.add_option("--beta1", o.beta1, "AdamW: decay of the first moment")->check(CLI::Range(0.0, 0.999999))->group("Optimizer");
-  app.add_option("--beta2", o.beta2, "AdamW: decay of the second moment")->check(CLI::Range(0.0, 0.999999))->group("Optimizer");
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}))
+      ->group("Optimizer");
+  app.add_option("--weight-decay", o.weight_decay, "Decay of the weight matrices")
+      ->check(rate)
+      ->group("Optimizer");
+  app.add_option("--beta1", o.beta1, "AdamW: decay of the first moment")
+      ->check(CLI::Range(0.0, 0.999999))
+      ->group("Optimizer");
+  app.add_option("--beta2", o.beta2, "AdamW: decay of the second moment")
+      ->check(CLI::Range(0.0, 0.999999))
+      ->group("Optimizer");
   app.add_option("--eps", o.eps, "AdamW: epsilon")->check(CLI::Range(0.0, 1.0))->group("Optimizer");
-  app.add_option("--momentum", o.momentum, "SGD: momentum")->check(CLI::Range(0.0, 0.999999))->group("Optimizer");
-  app.add_option("--clip", o.clip, "Largest gradient norm; 0: no clipping")->check(rate)->group("Optimizer");
+  app.add_option("--momentum", o.momentum, "SGD: momentum")
+      ->check(CLI::Range(0.0, 0.999999))
+      ->group("Optimizer");
+  app.add_option("--clip", o.clip, "Largest gradient norm; 0: no clipping")
+      ->check(rate)
+      ->group("Optimizer");
   app.add_option("--seed", o.seed, "Seed of weights, data order and dropout")->group("Optimizer");
 
-  app.add_option("--dtype", o.dtype, "f32, or bf16: bfloat16 weights and activations, float32 gradients and master weights")
-      ->check(CLI::IsMember({"f32", "bf16"}))->group("Numerics");
-  app.add_option("--label-smoothing", o.label_smoothing, "Label smoothing")->check(CLI::Range(0.0, 0.999))->group("Numerics");
-  app.add_option("--z-loss", o.z_loss, "Coefficient of the squared log-partition")->check(rate)->group("Numerics");
+  app.add_option(
+         "--dtype", o.dtype,
+         "f32, or bf16: bfloat16 weights and activations, float32 gradients and master weights")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->group("Numerics");
+  app.add_option("--label-smoothing", o.label_smoothing, "Label smoothing")
+      ->check(CLI::Range(0.0, 0.999))
+      ->group("Numerics");
+  app.add_option("--z-loss", o.z_loss, "Coefficient of the squared log-partition")
+      ->check(rate)
+      ->group("Numerics");
   app.add_option("--max-skipped", o.max_skipped, "Give up after so many non-finite steps in a row")
-      ->check(CLI::Range(1, 1000000))->group("Numerics");
+      ->check(CLI::Range(1, 1000000))
+      ->group("Numerics");
 
   app.add_option("--out", o.out, "Directory for log, checkpoints and pictures")->group("Output");
-  app.add_option("--resume", o.resume, "Go on exactly where the newest checkpoint in this directory stands")->group("Output");
-  app.add_option("--eval-every", o.eval_every, "Steps between evaluations; 0: only at the end")->check(natural)->group("Output");
-  app.add_option("--eval-samples", o.eval_samples, "Held-out sequences per evaluation")->check(positive)->group("Output");
-  app.add_option("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end")->check(natural)->group("Output");
-  app.add_option("--keep", o.keep, "Checkpoints kept")->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))->group("Output");
-  app.add_option("--sample", o.sample, "Tokens of text generated at the end; 0: none")->check(natural)->group("Output");
+  app.add_option("--resume", o.resume,
+                 "Go on exactly where the newest checkpoint in this directory stands")
+      ->group("Output");
+  app.add_option("--eval-every", o.eval_every, "Steps between evaluations; 0: only at the end")
+      ->check(natural)
+      ->group("Output");
+  app.add_option("--eval-samples", o.eval_samples, "Held-out sequences per evaluation")
+      ->check(positive)
+      ->group("Output");
+  app.add_option("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end")
+      ->check(natural)
+      ->group("Output");
+  app.add_option("--keep", o.keep, "Checkpoints kept")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
+      ->group("Output");
+  app.add_option("--sample", o.sample, "Tokens of text generated at the end; 0: none")
+      ->check(natural)
+      ->group("Output");
   app.add_option("--prompt", o.prompt, "What the generated text begins with")->group("Output");
-  app.add_option("--temperature", o.temperature, "Of the generated text; 0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))->group("Output");
-  app.add_option("--top-k", o.top_k, "Draw from the k likeliest tokens; 0: from all")->check(natural)->group("Output");
-  app.add_flag("--pictures,!--no-pictures", o.pictures, "Draw loss.svg and memory.svg when gnuplot is present")->group("Output");
-  app.add_flag("--hash", o.hash, "Print 'weights <16 hex digits>' at the end: a hash of all weights and moments")->group("Output");
+  app.add_option("--temperature", o.temperature,
+                 "Of the generated text; 0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))
+      ->group("Output");
+  app.add_option("--top-k", o.top_k, "Draw from the k likeliest tokens; 0: from all")
+      ->check(natural)
+      ->group("Output");
+  app.add_flag("--pictures,!--no-pictures", o.pictures,
+               "Draw loss.svg and memory.svg when gnuplot is present")
+      ->group("Output");
+  app.add_flag("--hash", o.hash,
+               "Print 'weights <16 hex digits>' at the end: a hash of all weights and moments")
+      ->group("Output");
   app.add_flag("--quiet", o.quiet, "No progress")->group("Output");
 
   try {
@@ -119,7 +203,8 @@ Parsed parse(int argc, char** argv, Options& o) {
     o.memory = parse_bytes(memory);
     o.model.shape = o.shape == "gpt2" ? accrue::nn::GptShape::kGpt2 : accrue::nn::GptShape::kLlama;
     (void)o.model.resolved();
-    ACCRUE_CHECK(o.micro <= o.batch, "--micro (", o.micro, ") is larger than --batch (", o.batch, ")");
+    ACCRUE_CHECK(o.micro <= o.batch, "--micro (", o.micro, ") is larger than --batch (", o.batch,
+                 ")");
     ACCRUE_CHECK(o.schedule == "constant" || o.steps > o.warmup, "--warmup (", o.warmup,
                  ") must be smaller than --steps (", o.steps, ")");
     ACCRUE_CHECK(!o.prompt.empty(), "--prompt must not be empty");

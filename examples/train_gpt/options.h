@@ -8,17 +8,17 @@ namespace train_gpt {
 
 struct Options {
   // data
-  std::string data;               // text or .bin token file
+  std::string data;  // text or .bin token file
   std::string tokenizer = "byte";
-  double validation = 0.1;        // the last part of the tokens
+  double validation = 0.1;  // the last part of the tokens
   // model
   accrue::nn::GptConfig model;
   std::string shape = "gpt2";
   // batch and memory
-  std::int64_t batch = 64;        // the logical batch, in sequences
-  std::int64_t micro = 0;         // 0: chosen to fit the budget
-  std::int64_t memory = 0;        // budget in bytes; 0: none
-  int threads = 0;                // 0: one per processor
+  std::int64_t batch = 64;  // the logical batch, in sequences
+  std::int64_t micro = 0;   // 0: chosen to fit the budget
+  std::int64_t memory = 0;  // budget in bytes; 0: none
+  int threads = 0;          // 0: one per processor
   std::string device = "cpu";
   // optimizer
   std::string optimizer = "adamw";
@@ -31,13 +31,13 @@ struct Options {
   // numerics
   std::string dtype = "f32";
   double label_smoothing = 0.0, z_loss = 0.0;
-  int max_skipped = 10;           // windows skipped in a row before giving up
+  int max_skipped = 10;  // windows skipped in a row before giving up
   // output
   std::string out = "train_gpt_out";
   std::string resume;
   std::int64_t eval_every = 50, save_every = 100, keep = 2;
-  std::int64_t eval_samples = 64; // sequences of the validation part per evaluation
-  std::int64_t sample = 300;      // tokens generated at the end; 0: none
+  std::int64_t eval_samples = 64;  // sequences of the validation part per evaluation
+  std::int64_t sample = 300;       // tokens generated at the end; 0: none
   std::string prompt = "In the beginning ";
   double temperature = 0.8;
   std::int64_t top_k = 0;
@@ -51,14 +51,15 @@ struct Parsed {
 };
 Parsed parse(int argc, char** argv, Options& options);
 
-/// "256MiB", "1.5GiB", "2GB", "1000000" to bytes; throws accrue::Error naming the text and the forms allowed.
+/// "256MiB", "1.5GiB", "2GB", "1000000" to bytes; throws accrue::Error naming the text and the
+/// forms allowed.
 std::int64_t parse_bytes(const std::string& text);
 
-/// What decides the result of a run, as JSON text: kept in checkpoints, compared on --resume. Micro-batch size,
-/// memory, threads and output settings are not part of it: they change nothing.
+/// What decides the result of a run, as JSON text: kept in checkpoints, compared on --resume.
+/// Micro-batch size, memory, threads and output settings are not part of it: they change nothing.
 std::string recipe(const Options& options);
 
 /// Exit codes. Everything else that goes wrong is 1.
-inline constexpr int kExitBadArguments = 2, kExitOutOfMemory = 77, kExitCorrupt = 78, kExitNonFinite = 79,
-                     kExitStopped = 81;
+inline constexpr int kExitBadArguments = 2, kExitOutOfMemory = 77, kExitCorrupt = 78,
+                     kExitNonFinite = 79, kExitStopped = 81;
 }  // namespace train_gpt

@@ -12,12 +12,17 @@ std::string format_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-:--";
   const auto s = static_cast<long long>(std::llround(seconds));
   char text[48];
-  if (s >= 3600) std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-  else std::snprintf(text, sizeof text, "%lld:%02lld", s / 60, s % 60);
+  if (s >= 3600)
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+  else
+    std::snprintf(text, sizeof text, "%lld:%02lld", s / 60, s % 60);
   return text;
 }
 
-Progress::Progress(bool quiet) : quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1), last_(Clock::now() - std::chrono::hours(1)) {}
+Progress::Progress(bool quiet)
+    : quiet_(quiet),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      last_(Clock::now() - std::chrono::hours(1)) {}
 Progress::~Progress() {
   if (drawn_) std::fputc('\n', stderr);
 }
@@ -37,7 +42,8 @@ void Progress::show(const Status& s, bool force) {
     line += text;
   }
   std::snprintf(text, sizeof text, "  %.0f tokens/s  ETA %s  peak %s", s.tokens_per_second,
-                format_duration(s.seconds_left).c_str(), accrue::format_bytes(s.peak_bytes).c_str());
+                format_duration(s.seconds_left).c_str(),
+                accrue::format_bytes(s.peak_bytes).c_str());
   line += text;
   if (s.skipped > 0) line += "  skipped " + std::to_string(s.skipped);
   if (!terminal_) {
@@ -45,13 +51,16 @@ void Progress::show(const Status& s, bool force) {
     return;
   }
   winsize size{};
-  const int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  const int columns =
+      ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   const int width = std::clamp(columns - static_cast<int>(line.size()) - 4, 0, 30);
   std::string bar;
   if (width >= 5) {
-    const double share = s.steps > 0 ? static_cast<double>(s.step) / static_cast<double>(s.steps) : 0;
+    const double share =
+        s.steps > 0 ? static_cast<double>(s.step) / static_cast<double>(s.steps) : 0;
     const int full = static_cast<int>(share * width);
-    bar = "[" + std::string(static_cast<std::size_t>(full), '#') + std::string(static_cast<std::size_t>(width - full), '.') + "] ";
+    bar = "[" + std::string(static_cast<std::size_t>(full), '#') +
+          std::string(static_cast<std::size_t>(width - full), '.') + "] ";
   }
   line = bar + line;
   line.resize(std::min(line.size(), static_cast<std::size_t>(columns - 1)));

@@ -31,10 +31,12 @@ Trainer::Trainer(const Options& o, std::int64_t vocabulary, Device device)
   if (o.optimizer == "adamw") {
     optimizer_ = std::make_unique<optim::AdamW>(
         parameters_, schedule(o),
-        optim::AdamWOptions{.beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+        optim::AdamWOptions{
+            .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
   } else {
-    optimizer_ = std::make_unique<optim::Sgd>(parameters_, schedule(o),
-                                              optim::SgdOptions{.momentum = o.momentum, .weight_decay = o.weight_decay});
+    optimizer_ = std::make_unique<optim::Sgd>(
+        parameters_, schedule(o),
+        optim::SgdOptions{.momentum = o.momentum, .weight_decay = o.weight_decay});
   }
   optimizer_->set_max_norm(o.clip);
   window_ = std::make_unique<optim::Window>(parameters_);
@@ -49,7 +51,8 @@ optim::StepReport Trainer::step(const data::Batch& batch, std::int64_t micro, st
     Tape tape;
     const Tape::Scope recording(tape);
     window_->add(tape, model_.loss(part.tokens, part.targets, {random_key, part.samples},
-                                   {.label_smoothing = options_.label_smoothing, .z_loss = options_.z_loss}));
+                                   {.label_smoothing = options_.label_smoothing,
+                                    .z_loss = options_.z_loss}));
   }
   optimizer_->step(*window_);
   return device_.is_meta() ? optim::StepReport{} : optimizer_->report();
@@ -61,7 +64,8 @@ double Trainer::evaluate(const data::Dataset& dataset, std::int64_t samples, std
   double sum = 0, weight = 0;
   for (std::int64_t first = 0; first < samples; first += micro) {
     const std::int64_t count = std::min(micro, samples - first);
-    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count * time)), targets(tokens.size());
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count * time)),
+        targets(tokens.size());
     for (std::int64_t s = 0; s < count; ++s) {
       const auto at = static_cast<std::size_t>(s * time), n = static_cast<std::size_t>(time);
       dataset.read(first + s, std::span(tokens).subspan(at, n), std::span(targets).subspan(at, n));
@@ -87,23 +91,29 @@ std::int64_t predicted_peak(const Options& o, std::int64_t vocabulary, std::int6
   }
   if (validation) trainer.evaluate(*validation, std::min(o.eval_samples, micro), micro);
   if (o.sample > 0) {
-    const Tensor tokens = Tensor::empty({1, o.model.context}, DType::kI32, Device::meta(), {"prompt"});
+    const Tensor tokens =
+        Tensor::empty({1, o.model.context}, DType::kI32, Device::meta(), {"prompt"});
     trainer.model().hidden(tokens);
   }
   return memory.stats().peak - before;
 }
 
-std::int64_t choose_micro(const Options& o, std::int64_t vocabulary, const data::Dataset* validation) {
+std::int64_t choose_micro(const Options& o, std::int64_t vocabulary,
+                          const data::Dataset* validation) {
   if (o.memory == 0) return o.micro > 0 ? o.micro : std::min<std::int64_t>(8, o.batch);
-  const auto fits = [&](std::int64_t micro) { return predicted_peak(o, vocabulary, micro, validation) <= o.memory; };
+  const auto fits = [&](std::int64_t micro) {
+    return predicted_peak(o, vocabulary, micro, validation) <= o.memory;
+  };
   const auto fail = [&](std::int64_t micro) {
     const std::int64_t needed = predicted_peak(o, vocabulary, micro, validation);
     const std::int64_t least = predicted_peak(o, vocabulary, 1, validation);
-    std::string text = detail::concat("--memory ", format_bytes(o.memory), " is too small for a micro-batch of ", micro,
-                                      ", which needs ", format_bytes(needed), " (", needed, " bytes). ");
-    text += detail::concat("The smallest budget that works is --memory ", least, " (", format_bytes(least),
-                           ") with --micro 1");
-    if (micro > 1 && least <= o.memory) text += "; with --micro 0 the program chooses one that fits";
+    std::string text =
+        detail::concat("--memory ", format_bytes(o.memory), " is too small for a micro-batch of ",
+                       micro, ", which needs ", format_bytes(needed), " (", needed, " bytes). ");
+    text += detail::concat("The smallest budget that works is --memory ", least, " (",
+                           format_bytes(least), ") with --micro 1");
+    if (micro > 1 && least <= o.memory)
+      text += "; with --micro 0 the program chooses one that fits";
     throw OutOfMemory(text + ".", needed, o.memory, 0, {});
   };
   if (o.micro > 0) {

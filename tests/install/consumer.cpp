@@ -1,5 +1,5 @@
-// Trains nothing, but goes through everything a program outside the tree needs: a parameter, an op on a tape,
-// backward, and the gradient.
+// Trains nothing, but goes through everything a program outside the tree needs: a parameter, an op
+// on a tape, backward, and the gradient.
 #include <accrue/accrue.h>
 #include <cmath>
 #include <cstdio>

@@ -15,7 +15,8 @@ namespace {
 using Values = std::vector<double>;
 
 double number(std::size_t i, int salt) {
-  return std::sin(static_cast<double>(i) * 0.7 + salt * 1.3) + 0.1 * std::cos(static_cast<double>(i) * 3.1 + salt);
+  return std::sin(static_cast<double>(i) * 0.7 + salt * 1.3) +
+         0.1 * std::cos(static_cast<double>(i) * 3.1 + salt);
 }
 
 // One set of blocks, and the same numbers in plain double loops.

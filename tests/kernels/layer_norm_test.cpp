@@ -128,8 +128,7 @@ TEST_CASE("B47: layer_norm keeps the digits of rows with a large mean", "[kernel
   tape64.backward_from(y64, Tensor::from(std::vector<double>(dy.begin(), dy.end()), {1, 16}));
   const auto dx = tape.gradient(in).to_vector<float>();
   const auto dx64 = tape64.gradient(in64).to_vector<double>();
-  for (std::size_t i = 0; i < 16; ++i)
-    CHECK(std::abs(static_cast<double>(dx[i]) - dx64[i]) < 1e-2);
+  for (std::size_t i = 0; i < 16; ++i) CHECK(std::abs(static_cast<double>(dx[i]) - dx64[i]) < 1e-2);
 }
 
 TEST_CASE("layer_norm: constant rows, huge values and NaN", "[kernels][layer_norm]") {

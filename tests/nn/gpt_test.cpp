@@ -12,7 +12,8 @@ using namespace accrue::test;
 namespace {
 std::set<std::string> names(const ParameterSet& set) {
   std::set<std::string> out;
-  for (const Parameter& p : set.all()) out.insert(p.name + " " + to_string(p.shape) + (p.decay ? " decay" : ""));
+  for (const Parameter& p : set.all())
+    out.insert(p.name + " " + to_string(p.shape) + (p.decay ? " decay" : ""));
   return out;
 }
 }  // namespace
@@ -22,15 +23,19 @@ TEST_CASE("gpt: parameter names, shapes and decay flags of GPT-2", "[nn][gpt]") 
   nn::GptConfig c = tiny_config();
   c.layers = 1;
   const nn::Gpt gpt(set, c);
-  CHECK(names(set) == std::set<std::string>{
-                          "transformer.wte.weight (37, 24) decay", "transformer.wpe.weight (12, 24) decay",
-                          "transformer.h.0.ln_1.weight (24,)", "transformer.h.0.ln_1.bias (24,)",
-                          "transformer.h.0.attn.c_attn.weight (72, 24) decay", "transformer.h.0.attn.c_attn.bias (72,)",
-                          "transformer.h.0.attn.c_proj.weight (24, 24) decay", "transformer.h.0.attn.c_proj.bias (24,)",
-                          "transformer.h.0.ln_2.weight (24,)", "transformer.h.0.ln_2.bias (24,)",
-                          "transformer.h.0.mlp.c_fc.weight (96, 24) decay", "transformer.h.0.mlp.c_fc.bias (96,)",
-                          "transformer.h.0.mlp.c_proj.weight (24, 96) decay", "transformer.h.0.mlp.c_proj.bias (24,)",
-                          "transformer.ln_f.weight (24,)", "transformer.ln_f.bias (24,)"});
+  CHECK(names(set) ==
+        std::set<std::string>{
+            "transformer.wte.weight (37, 24) decay", "transformer.wpe.weight (12, 24) decay",
+            "transformer.h.0.ln_1.weight (24,)", "transformer.h.0.ln_1.bias (24,)",
+            "transformer.h.0.attn.c_attn.weight (72, 24) decay",
+            "transformer.h.0.attn.c_attn.bias (72,)",
+            "transformer.h.0.attn.c_proj.weight (24, 24) decay",
+            "transformer.h.0.attn.c_proj.bias (24,)", "transformer.h.0.ln_2.weight (24,)",
+            "transformer.h.0.ln_2.bias (24,)", "transformer.h.0.mlp.c_fc.weight (96, 24) decay",
+            "transformer.h.0.mlp.c_fc.bias (96,)",
+            "transformer.h.0.mlp.c_proj.weight (24, 96) decay",
+            "transformer.h.0.mlp.c_proj.bias (24,)", "transformer.ln_f.weight (24,)",
+            "transformer.ln_f.bias (24,)"});
 }
 
 TEST_CASE("gpt: parameter names, shapes and decay flags of Llama", "[nn][gpt]") {
@@ -38,17 +43,18 @@ TEST_CASE("gpt: parameter names, shapes and decay flags of Llama", "[nn][gpt]") 
   nn::GptConfig c = tiny_config(nn::GptShape::kLlama);
   c.layers = 1;
   const nn::Gpt gpt(set, c);
-  CHECK(names(set) == std::set<std::string>{
-                          "model.embed_tokens.weight (37, 24) decay", "model.layers.0.input_layernorm.weight (24,)",
-                          "model.layers.0.self_attn.q_proj.weight (24, 24) decay",
-                          "model.layers.0.self_attn.k_proj.weight (12, 24) decay",
-                          "model.layers.0.self_attn.v_proj.weight (12, 24) decay",
-                          "model.layers.0.self_attn.o_proj.weight (24, 24) decay",
-                          "model.layers.0.post_attention_layernorm.weight (24,)",
-                          "model.layers.0.mlp.gate_proj.weight (64, 24) decay",
-                          "model.layers.0.mlp.up_proj.weight (64, 24) decay",
-                          "model.layers.0.mlp.down_proj.weight (24, 64) decay", "model.norm.weight (24,)",
-                          "lm_head.weight (37, 24) decay"});
+  CHECK(names(set) == std::set<std::string>{"model.embed_tokens.weight (37, 24) decay",
+                                            "model.layers.0.input_layernorm.weight (24,)",
+                                            "model.layers.0.self_attn.q_proj.weight (24, 24) decay",
+                                            "model.layers.0.self_attn.k_proj.weight (12, 24) decay",
+                                            "model.layers.0.self_attn.v_proj.weight (12, 24) decay",
+                                            "model.layers.0.self_attn.o_proj.weight (24, 24) decay",
+                                            "model.layers.0.post_attention_layernorm.weight (24,)",
+                                            "model.layers.0.mlp.gate_proj.weight (64, 24) decay",
+                                            "model.layers.0.mlp.up_proj.weight (64, 24) decay",
+                                            "model.layers.0.mlp.down_proj.weight (24, 64) decay",
+                                            "model.norm.weight (24,)",
+                                            "lm_head.weight (37, 24) decay"});
 }
 
 TEST_CASE("gpt: the 124M shape has 124,439,808 parameters, counted without memory", "[nn][gpt]") {
@@ -68,7 +74,8 @@ TEST_CASE("gpt: initial values are GPT-2's and depend on the seed only", "[nn][i
     nn::initialize(set, seed);
     const auto deviation = [&](const char* name) {
       double sum = 0, n = 0;
-      for (const float v : set.find(name)->value.to_vector<float>()) sum += static_cast<double>(v) * v, ++n;
+      for (const float v : set.find(name)->value.to_vector<float>())
+        sum += static_cast<double>(v) * v, ++n;
       return std::sqrt(sum / n);
     };
     CHECK(deviation("transformer.wte.weight") == Approx(0.02).epsilon(0.1));
@@ -81,16 +88,19 @@ TEST_CASE("gpt: initial values are GPT-2's and depend on the seed only", "[nn][i
   CHECK(make(3) != make(4));
 }
 
-TEST_CASE("gpt: a token's logits do not depend on later tokens, nor on the other sequences", "[nn][gpt]") {
+TEST_CASE("gpt: a token's logits do not depend on later tokens, nor on the other sequences",
+          "[nn][gpt]") {
   const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
   ParameterSet set;
   const nn::Gpt gpt(set, tiny_config(shape));
   set.allocate(Device::cpu(), DType::kF32);
   nn::initialize(set, 1);
   const auto logits = [&](std::vector<std::int32_t> tokens, std::int64_t batch) {
-    return gpt(Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch})).to_vector<float>();
+    return gpt(Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch}))
+        .to_vector<float>();
   };
-  const auto a = logits({1, 2, 3, 4, 5}, 1), b = logits({1, 2, 3, 9, 9}, 1), c = logits({7, 7, 7, 7, 7, 1, 2, 3, 4, 5}, 2);
+  const auto a = logits({1, 2, 3, 4, 5}, 1), b = logits({1, 2, 3, 9, 9}, 1),
+             c = logits({7, 7, 7, 7, 7, 1, 2, 3, 4, 5}, 2);
   const std::size_t row = kVocabulary;
   for (std::size_t i = 0; i < 3 * row; ++i) CHECK(a[i] == Approx(b[i]).margin(1e-6));
   for (std::size_t i = 0; i < 5 * row; ++i) CHECK(a[i] == Approx(c[5 * row + i]).margin(1e-6));
@@ -101,14 +111,20 @@ TEST_CASE("gpt: errors carry the module path", "[nn][error]") {
   const nn::Gpt gpt(set, tiny_config());
   set.allocate(Device::cpu(), DType::kF32);
   nn::initialize(set, 1);
-  CHECK(error_of([&] { gpt(Tensor::zeros({1, 13}, DType::kI32)); }) ==
-        "gpt: a sequence of 13 tokens does not fit the context of 12");
-  CHECK(error_of([&] { gpt(Tensor::zeros({1, 3}, DType::kF32)); }) ==
-        "transformer.wte: embedding: tokens must be int32 or int64, got float32");
-  CHECK(error_of([&] { gpt.blocks[1].mlp(Tensor::zeros({2, 5}, DType::kF32)); }).find("transformer.h.1.mlp.c_fc: linear: ") == 0);
+  CHECK(error_of([&] {
+          gpt(Tensor::zeros({1, 13}, DType::kI32));
+        }) == "gpt: a sequence of 13 tokens does not fit the context of 12");
+  CHECK(error_of([&] {
+          gpt(Tensor::zeros({1, 3}, DType::kF32));
+        }) == "transformer.wte: embedding: tokens must be int32 or int64, got float32");
+  CHECK(error_of([&] {
+          gpt.blocks[1].mlp(Tensor::zeros({2, 5}, DType::kF32));
+        }).find("transformer.h.1.mlp.c_fc: linear: ") == 0);
   CHECK(error_of([] { (void)nn::GptConfig{.heads = 5}.resolved(); }) ==
         "GptConfig: channels (768) must be a multiple of heads (5)");
-  CHECK(error_of([] { (void)nn::GptConfig{.kv_heads = 4}.resolved(); }).find("GptConfig: the GPT-2 shape has no grouped-query heads") == 0);
+  CHECK(error_of([] {
+          (void)nn::GptConfig{.kv_heads = 4}.resolved();
+        }).find("GptConfig: the GPT-2 shape has no grouped-query heads") == 0);
 }
 
 TEST_CASE("gpt: overfits one batch and then generates it", "[nn][gpt]") {

@@ -15,15 +15,19 @@ struct Model {
   nn::Gpt gpt;
   std::unique_ptr<optim::Optimizer> optimizer;
 
-  // eps 1e-5: some true gradients are 0 (the key bias), and eps 1e-8 would amplify their rounding noise.
-  explicit Model(nn::GptShape shape, Device device = {}, bool adam = true, DType dtype = DType::kF32)
+  // eps 1e-5: some true gradients are 0 (the key bias), and eps 1e-8 would amplify their rounding
+  // noise.
+  explicit Model(nn::GptShape shape, Device device = {}, bool adam = true,
+                 DType dtype = DType::kF32)
       : gpt(parameters, tiny_config(shape)) {
     parameters.allocate(device, dtype);
     nn::initialize(parameters, 5);
     if (adam) {
-      optimizer = std::make_unique<optim::AdamW>(parameters, optim::constant(1e-3), optim::AdamWOptions{.eps = 1e-5});
+      optimizer = std::make_unique<optim::AdamW>(parameters, optim::constant(1e-3),
+                                                 optim::AdamWOptions{.eps = 1e-5});
     } else {
-      optimizer = std::make_unique<optim::Sgd>(parameters, optim::constant(0.1), optim::SgdOptions{.momentum = 0.9});
+      optimizer = std::make_unique<optim::Sgd>(parameters, optim::constant(0.1),
+                                               optim::SgdOptions{.momentum = 0.9});
     }
     optimizer->set_max_norm(1.0);
   }
@@ -38,9 +42,11 @@ using Sizes = std::vector<std::int64_t>;
 
 Sizes random_split(std::int64_t count, std::mt19937& random) {
   Sizes sizes;
-  const std::int64_t largest = 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(count));
+  const std::int64_t largest =
+      1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(count));
   while (count > 0) {
-    sizes.push_back(std::min(count, 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(largest))));
+    sizes.push_back(
+        std::min(count, 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(largest))));
     count -= sizes.back();
   }
   return sizes;
@@ -78,7 +84,8 @@ double relative(const std::vector<float>& got, const std::vector<float>& want) {
 }
 }  // namespace
 
-TEST_CASE("invariant: 200 random splits of one logical batch give the same step", "[optim][invariant]") {
+TEST_CASE("invariant: 200 random splits of one logical batch give the same step",
+          "[optim][invariant]") {
   const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
   const bool adam = GENERATE(true, false);
   const RaggedBatch batch(13);
@@ -165,7 +172,8 @@ TEST_CASE("invariant: bfloat16 keeps master weights and float32 gradients; ten s
     optim::Window window(m.parameters);
     std::vector<double> losses;
     for (std::uint64_t s = 0; s < 10; ++s) {
-      for (std::int64_t at = 0; at < 12; at += micro) m.add(window, batch.micro(at, std::min(micro, 12 - at), s));
+      for (std::int64_t at = 0; at < 12; at += micro)
+        m.add(window, batch.micro(at, std::min(micro, 12 - at), s));
       m.optimizer->step(window);
       losses.push_back(m.optimizer->report().loss);
     }
@@ -173,7 +181,8 @@ TEST_CASE("invariant: bfloat16 keeps master weights and float32 gradients; ten s
     CHECK(m.parameters.master().dtype() == DType::kF32);
     return losses;
   };
-  const auto f32 = train(DType::kF32, 12), bf16 = train(DType::kBF16, 12), split = train(DType::kBF16, 5);
+  const auto f32 = train(DType::kF32, 12), bf16 = train(DType::kBF16, 12),
+             split = train(DType::kBF16, 5);
   CHECK(f32.back() < f32.front());
   for (std::size_t i = 0; i < f32.size(); ++i) {
     CHECK(bf16[i] == Approx(f32[i]).epsilon(0.02));

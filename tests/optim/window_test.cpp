@@ -22,7 +22,8 @@ struct Mean {
     w = set.add("w", {size}, false, nn::zeros());
     set.allocate(Device::cpu(), DType::kF32);
     nn::initialize(set, 1);
-    optimizer = std::make_unique<optim::Sgd>(set, optim::constant(lr), optim::SgdOptions{.momentum = momentum});
+    optimizer = std::make_unique<optim::Sgd>(set, optim::constant(lr),
+                                             optim::SgdOptions{.momentum = momentum});
   }
   // d(sum)/dw = gradient, for a loss value and weight of the caller's choice.
   void add(optim::Window& window, std::vector<float> gradient, float weight, float value = 0) {
@@ -34,14 +35,16 @@ struct Mean {
     if (value != 0) total = add_constant(total, value);
     window.add(tape, {total, Tensor::scalar(weight, DType::kF32)});
   }
-  static Tensor add_constant(const Tensor& x, float value) { return accrue::add(x, Tensor::scalar(value, DType::kF32)); }
+  static Tensor add_constant(const Tensor& x, float value) {
+    return accrue::add(x, Tensor::scalar(value, DType::kF32));
+  }
   float value(std::size_t i = 0) const { return w->value.to_vector<float>()[i]; }
 };
 }  // namespace
 
 TEST_CASE("B01, B03: sums are divided once, by what the window holds", "[optim][window]") {
-  // 10 tokens of loss 4, 990 tokens of loss 1: 1.03, not the mean of means 2.5; the same over two ranks, which
-  // add their sums and weights.
+  // 10 tokens of loss 4, 990 tokens of loss 1: 1.03, not the mean of means 2.5; the same over two
+  // ranks, which add their sums and weights.
   Mean m;
   optim::Window window(m.set);
   m.add(window, {40.0f}, 10, 40);
@@ -56,7 +59,9 @@ TEST_CASE("B02: the loss does not grow with the number of micro-batches", "[opti
   for (const int k : {1, 2, 4, 8}) {
     Mean m;
     optim::Window window(m.set);
-    for (int i = 0; i < k; ++i) m.add(window, {24.0f / static_cast<float>(k)}, 8.0f / static_cast<float>(k), 16.0f / static_cast<float>(k));
+    for (int i = 0; i < k; ++i)
+      m.add(window, {24.0f / static_cast<float>(k)}, 8.0f / static_cast<float>(k),
+            16.0f / static_cast<float>(k));
     CHECK(window.loss() == Approx(2.0));
     m.optimizer->step(window);
     CHECK(m.optimizer->report().loss == Approx(2.0));
@@ -65,7 +70,8 @@ TEST_CASE("B02: the loss does not grow with the number of micro-batches", "[opti
 }
 
 TEST_CASE("B04: sums over ranks are scaled once", "[optim][window]") {
-  // Four ranks' sums and weights added, as an all-reduce SUM does: the gradient is the mean over all, not a fourth.
+  // Four ranks' sums and weights added, as an all-reduce SUM does: the gradient is the mean over
+  // all, not a fourth.
   Mean m;
   optim::Window window(m.set);
   for (int rank = 0; rank < 4; ++rank) m.add(window, {6.0f}, 3);
@@ -73,7 +79,8 @@ TEST_CASE("B04: sums over ranks are scaled once", "[optim][window]") {
   CHECK(m.value() == Approx(-2.0f));
 }
 
-TEST_CASE("B05, B06: the last window of an epoch counts fully and leaves nothing behind", "[optim][window]") {
+TEST_CASE("B05, B06: the last window of an epoch counts fully and leaves nothing behind",
+          "[optim][window]") {
   const auto epoch = [](Mean& m, int micros, int per_window) {
     int updates = 0;
     optim::Window window(m.set);
@@ -128,7 +135,8 @@ TEST_CASE("B29: clipping sees the mean gradient of the whole window", "[optim][w
   CHECK(m.optimizer->report().norm == Approx(std::hypot(5.0, 0.5)));
 }
 
-TEST_CASE("B31: a skipped window leaves the accumulator clean and every counter in place", "[optim][window]") {
+TEST_CASE("B31: a skipped window leaves the accumulator clean and every counter in place",
+          "[optim][window]") {
   const auto clean_run = [](int windows) {
     Mean m(0.5, 0.9);
     optim::Window window(m.set);
@@ -165,7 +173,8 @@ TEST_CASE("a loss that is not finite skips too", "[optim][window]") {
   CHECK(m.value() == 0.0f);
 }
 
-TEST_CASE("B34, B35: schedules count optimizer steps, not micro-batches, and not skipped ones", "[optim][schedule]") {
+TEST_CASE("B34, B35: schedules count optimizer steps, not micro-batches, and not skipped ones",
+          "[optim][schedule]") {
   Mean m;
   const optim::Schedule schedule = optim::cosine(1.0, 25, 0.0, 5);
   m.optimizer->set_schedule(schedule);
@@ -194,7 +203,8 @@ TEST_CASE("schedules: warm-up, line and half cosine", "[optim][schedule]") {
   CHECK(optim::cosine(1.0, 10, 0.1).at(10) == Approx(0.1));
   CHECK(error_of([] { (void)optim::cosine(1.0, 5, 0.0, 5); }) ==
         "schedule: 5 steps in total must be more than the warm-up of 5");
-  CHECK(error_of([] { (void)optim::constant(-1.0); }) == "schedule: the base rate must be a number >= 0, got -1");
+  CHECK(error_of([] { (void)optim::constant(-1.0); }) ==
+        "schedule: the base rate must be a number >= 0, got -1");
 }
 
 TEST_CASE("parameters that no micro-batch touched are left alone", "[optim][window]") {
@@ -239,7 +249,8 @@ TEST_CASE("window and optimizer say what is wrong", "[optim][error]") {
   optim::Window window(m.set);
   CHECK(error_of([&] { m.optimizer->step(window); }) ==
         "optimizer: the window is empty; add at least one micro-batch before step()");
-  CHECK(error_of([&] { other.optimizer->step(window); }) == "optimizer: the window belongs to another parameter set");
+  CHECK(error_of([&] { other.optimizer->step(window); }) ==
+        "optimizer: the window belongs to another parameter set");
   CHECK(error_of([&] { m.optimizer->set_max_norm(-1); }) ==
         "optimizer: max_norm must be >= 0 (0: no clipping), got -1");
   Tape tape;

@@ -1,6 +1,6 @@
 #pragma once
-// A small model with everything that could make a step depend on the split of its batch: dropout, ignored targets,
-// ragged lengths, a tied head.
+// A small model with everything that could make a step depend on the split of its batch: dropout,
+// ignored targets, ragged lengths, a tied head.
 #include <cstdint>
 #include <vector>
 #include <accrue/core/random.h>
@@ -38,7 +38,9 @@ struct RaggedBatch {
       std::vector<std::int32_t> x, y;
       for (std::int64_t t = 0; t < length; ++t) {
         x.push_back(static_cast<std::int32_t>(number(t, 1) % kVocabulary));
-        y.push_back(s == 3 || number(t, 2) % 5 == 0 ? -100 : static_cast<std::int32_t>(number(t, 3) % kVocabulary));
+        y.push_back(s == 3 || number(t, 2) % 5 == 0
+                        ? -100
+                        : static_cast<std::int32_t>(number(t, 3) % kVocabulary));
       }
       tokens.push_back(x);
       targets.push_back(y);
@@ -51,10 +53,11 @@ struct RaggedBatch {
     RandomState random;
   };
   /// Sequences [first, first + count), padded to the longest of them (or to `width`).
-  Micro micro(std::int64_t first, std::int64_t count, std::uint64_t step = 0, std::int64_t width = 0,
-              Device device = {}) const {
+  Micro micro(std::int64_t first, std::int64_t count, std::uint64_t step = 0,
+              std::int64_t width = 0, Device device = {}) const {
     for (std::int64_t s = first; s < first + count; ++s)
-      width = std::max(width, static_cast<std::int64_t>(tokens[static_cast<std::size_t>(s)].size()));
+      width =
+          std::max(width, static_cast<std::int64_t>(tokens[static_cast<std::size_t>(s)].size()));
     std::vector<std::int32_t> x(static_cast<std::size_t>(count * width), 0), y(x.size(), -100);
     std::vector<std::int64_t> samples;
     for (std::int64_t s = 0; s < count; ++s) {
@@ -64,7 +67,8 @@ struct RaggedBatch {
       samples.push_back(1000 + first + s);
     }
     const std::vector<std::int64_t> key{42, static_cast<std::int64_t>(step)};
-    return {Tensor::from(x, {count, width}, device), Tensor::from(y, {count, width}, device),
+    return {Tensor::from(x, {count, width}, device),
+            Tensor::from(y, {count, width}, device),
             {Tensor::from(key, {2}, device), Tensor::from(samples, {count}, device)}};
   }
 };
