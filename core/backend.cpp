@@ -15,9 +15,10 @@ class CpuBackend final : public Backend {
  public:
   void* system_allocate(std::int64_t bytes) override {
     const bool huge = bytes >= kHugePage;
-    void* p = std::aligned_alloc(usize(huge ? kHugePage : 64), usize((bytes + 63) / 64 * 64));
+    void* p = nullptr;
+    if (posix_memalign(&p, usize(huge ? kHugePage : 64), usize(bytes)) != 0) return nullptr;
 #ifdef MADV_HUGEPAGE
-    if (p && huge) (void)madvise(p, usize(bytes / kHugePage * kHugePage), MADV_HUGEPAGE);
+    if (huge) (void)madvise(p, usize(bytes / kHugePage * kHugePage), MADV_HUGEPAGE);
 #endif
     return p;
   }
