@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <accrue/core/parallel.h>
 #include <accrue/core/random.h>
@@ -88,24 +89,27 @@ class Trainer {
       }
     tokens_ = Tensor::from(tokens, {batch, time});
     targets_ = Tensor::from(targets, {batch, time});
-    adamw_.set_max_norm(1.0);
+    window_.emplace(set_);
+    adamw_.emplace(
+        set_, optim::constant(3e-4),
+        optim::AdamWOptions{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+    adamw_->set_max_norm(1.0);
   }
 
   void step() {
     Tape tape;
     const Tape::Scope scope(tape);
-    window_.add(tape, gpt_.loss(tokens_, targets_));
-    adamw_.step(window_);
+    window_->add(tape, gpt_.loss(tokens_, targets_));
+    adamw_->step(*window_);
   }
-  double loss() const { return adamw_.report().loss; }
+  double loss() const { return adamw_->report().loss; }
 
  private:
   ParameterSet set_;
   nn::Gpt gpt_;
   Tensor tokens_, targets_;
-  optim::Window window_{set_};
-  optim::AdamW adamw_{
-      set_, optim::constant(3e-4), {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1}};
+  std::optional<optim::Window> window_;
+  std::optional<optim::AdamW> adamw_;
 };
 
 void run(const Job& job) {
