@@ -1,18 +1,26 @@
 // Trains a reference GPT, a few steps at a time, for benchmarks/peers/train.sh.
 //
-//   train_bench [--model 124M|10.8M] [--dtype f32|bf16] [--threads N] [--warmup N]
+//   train_bench [--model 124M|10.8M] [--dtype f32|bf16] [--threads N] [--warmup N] [--profile N]
+//
+// --profile N: times N steps kernel by kernel, prints where the time goes, and ends.
 //
 // Warms up, prints `ready`, and then answers every line `n` on standard input with
 // `<seconds> <loss>`: the time of n training steps and the loss of the last one. A step is forward,
 // backward, clipping by the global norm, AdamW; the batch is the same every time.
 // benchmarks/peers/train_torch.py trains the same model on the same tokens.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+#include <accrue/core/dispatch.h>
 #include <accrue/core/parallel.h>
 #include <accrue/core/random.h>
 #include <accrue/nn/gpt.h>
@@ -24,7 +32,7 @@ using namespace accrue;
 
 struct Job {
   std::string model = "124M", dtype = "f32";
-  int threads = 1, warmup = 2;
+  int threads = 1, warmup = 2, profile = 0;
 };
 
 int to_int(std::string_view text) {
@@ -48,6 +56,8 @@ Job parse(int argc, char** argv) {
       job.threads = to_int(argv[i + 1]);
     else if (name == "--warmup")
       job.warmup = to_int(argv[i + 1]);
+    else if (name == "--profile")
+      job.profile = to_int(argv[i + 1]);
     else
       ACCRUE_CHECK(false, "train_bench: unknown option ", name);
   }
@@ -112,17 +122,60 @@ class Trainer {
   std::optional<optim::AdamW> adamw_;
 };
 
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Adds up the time of every kernel by name.
+struct Profile final : KernelObserver {
+  struct Entry {
+    double seconds = 0;
+    int calls = 0;
+  };
+  std::map<std::string, Entry> kernels;
+  Clock::time_point begin;
+  void before(std::string_view, Stream) override { begin = Clock::now(); }
+  void after(std::string_view kernel, Stream) override {
+    Entry& e = kernels[std::string(kernel)];
+    e.seconds += seconds_since(begin);
+    ++e.calls;
+  }
+};
+
+void profile(Trainer& trainer, int steps) {
+  Profile p;
+  set_kernel_observer(&p);
+  const auto begin = Clock::now();
+  for (int i = 0; i < steps; ++i) trainer.step();
+  const double total = seconds_since(begin);
+  set_kernel_observer(nullptr);
+  std::vector<std::pair<std::string, Profile::Entry>> rows(p.kernels.begin(), p.kernels.end());
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  double inside = 0;
+  std::printf("%-28s %10s %8s %8s\n", "kernel", "ms a step", "calls", "share");
+  for (const auto& [name, e] : rows) {
+    inside += e.seconds;
+    std::printf("%-28s %10.2f %8d %7.1f%%\n", name.c_str(), 1e3 * e.seconds / steps,
+                e.calls / steps, 100 * e.seconds / total);
+  }
+  std::printf("%-28s %10.2f %8s %7.1f%%\n", "between kernels", 1e3 * (total - inside) / steps, "",
+              100 * (total - inside) / total);
+  std::printf("%-28s %10.2f\n", "a step", 1e3 * total / steps);
+}
+
 void run(const Job& job) {
   set_num_threads(job.threads);
   Trainer trainer(job);
   for (int i = 0; i < job.warmup; ++i) trainer.step();
+  if (job.profile > 0) return profile(trainer, job.profile);
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const int steps = to_int(line);
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     for (int i = 0; i < steps; ++i) trainer.step();
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    std::cout << std::fixed << elapsed.count() << ' ' << trainer.loss() << std::endl;
+    std::cout << std::fixed << seconds_since(start) << ' ' << trainer.loss() << std::endl;
   }
 }
 }  // namespace
