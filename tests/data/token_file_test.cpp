@@ -30,7 +30,7 @@ std::vector<std::int32_t> all_of(const TokenView& v) {
 }
 // The error of opening `bytes` as a token file; empty if it opens.
 std::string error_of_bytes(const std::string& path, const std::string& bytes) {
-  write_text_file(path, bytes);
+  accrue::test::write_quickly(path, bytes);
   try {
     const TokenFile file(path);
     return "";

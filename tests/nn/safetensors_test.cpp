@@ -25,7 +25,7 @@ std::string file_of(const std::string& header, std::size_t data_bytes = 0) {
 }
 // The error of opening `bytes`; empty if they are accepted. Only Error may be thrown.
 std::string error_of_bytes(const std::string& path, const std::string& bytes) {
-  write_text_file(path, bytes);
+  accrue::test::write_quickly(path, bytes);
   try {
     (void)SafetensorsFile::open(path);
     return "";
