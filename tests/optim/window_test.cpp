@@ -2,6 +2,7 @@
 #include <cmath>
 #include <accrue/kernels/add/add.h>
 #include <accrue/kernels/mul/mul.h>
+#include <accrue/kernels/scale/scale.h>
 #include <accrue/kernels/sum/sum.h>
 #include <accrue/nn/layers.h>
 #include <accrue/optim/optim.h>
@@ -121,6 +122,29 @@ TEST_CASE("B07: a window in which nothing counts changes nothing", "[optim][wind
   CHECK(report.skipped == 1);
   CHECK(report.step == 1);
   CHECK(m.value() == before);
+}
+
+TEST_CASE("B10: an auxiliary mean counts by its micro-batch's weight", "[optim][window]") {
+  // The auxiliary term is a mean per micro-batch, as a router's balance loss is. Times the weight
+  // it joins the sum, and is divided with it: the same gradient for any number of micro-batches.
+  const std::vector<float> x{3, 1, 4, 1, 5, 9, 2, 6};
+  for (const int k : {1, 2, 4, 8}) {
+    Mean m;
+    optim::Window window(m.set);
+    const std::int64_t count = 8 / k;
+    for (int i = 0; i < k; ++i) {
+      Tape tape;
+      const Tape::Scope on(tape);
+      const Tensor part = Tensor::from(
+          std::vector<float>(x.begin() + i * count, x.begin() + (i + 1) * count), {count, 1});
+      const Tensor y = mul(part, m.w->value);
+      const double weight = static_cast<double>(count);
+      window.add(tape, {accrue::add(sum(y), scale(mean(y), 0.5 * weight)),
+                        Tensor::scalar(weight, DType::kF32)});
+    }
+    m.optimizer->step(window);
+    CHECK(m.value() == Approx(-1.5f * 31 / 8));
+  }
 }
 
 TEST_CASE("B29: clipping sees the mean gradient of the whole window", "[optim][window]") {
