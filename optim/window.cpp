@@ -1,4 +1,5 @@
 #include <limits>
+#include <string_view>
 #include <accrue/kernels/accumulate/accumulate.h>
 #include <accrue/optim/window.h>
 
@@ -17,6 +18,13 @@ void Window::add(Tape& tape, const Loss& loss) {
                          loss.weight.numel() == 1,
                      "Window: a loss is two numbers, sum and weight; got ", loss.sum.shape(),
                      " and ", loss.weight.shape());
+  for (const Tensor* t : {&loss.sum, &loss.weight}) {
+    const std::string_view name = t == &loss.sum ? "sum" : "weight";
+    ACCRUE_CHECK(is_floating(t->dtype()), "Window: the ", name,
+                 " of a loss must be of floating dtype, got ", t->dtype(), "; cast it");
+    ACCRUE_CHECK(t->device() == parameters_.device(), "Window: the ", name, " of a loss is on ",
+                 t->device(), ", the parameters on ", parameters_.device(), "; move one of them");
+  }
   tape.backward(loss.sum);
   const float beta = empty() ? 0.0f : 1.0f;
   const AccumulateItem items[] = {{totals_.window(0, {}).view(), loss.sum, 1.0f, beta},

@@ -26,8 +26,9 @@ class Window {
   explicit Window(ParameterSet& parameters);
 
   /// Runs backward from the loss sum and adds its sum and weight. Throws before anything is changed
-  /// when the loss is not on the tape. When backward itself throws (out of memory), the window
-  /// holds part of the micro-batch's gradient: reset() it and begin again.
+  /// when the loss is not on the tape, not of floating dtype or on another device. When backward
+  /// itself throws (out of memory), the window holds part of the micro-batch's gradient: reset() it
+  /// and begin again.
   void add(Tape& tape, const Loss& loss);
 
   /// Forgets everything accumulated. optimizer.step() does so at its end, also when it skips the

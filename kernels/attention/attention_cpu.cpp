@@ -15,15 +15,16 @@ ACCRUE_INLINE Vec<float> exp2(Vec<float> x) {
   const V low = splat(-126.0f), high = splat(127.0f);
   V clamped = low > x ? low : x;
   clamped = high < clamped ? high : clamped;
-  const V shifted = clamped + 12582912.0f;  // 1.5 * 2^23: the low bits hold the rounded integer
-  const V r = clamped - (shifted - 12582912.0f);
+  constexpr float kRound = 12582912.0f + 127.0f;  // 1.5 * 2^23: rounds; 127: the exponent's bias
+  const V shifted = clamped + kRound;
+  const V r = clamped - (shifted - kRound);
   V p = r * 1.535336188319500e-4f + 1.339887440266574e-3f;
   p = p * r + 9.618437357674640e-3f;
   p = p * r + 5.550332471162809e-2f;
   p = p * r + 2.402264791363012e-1f;
   p = p * r + 6.931472028550421e-1f;
   p = p * r + 1.0f;
-  const V y = (V)((VecBits<float>)p + ((VecBits<float>)shifted << 23));
+  const V y = p * (V)((VecBits<float>)shifted << 23);  // a product, since a sum of bits loses NaN
   return x < low ? V{} : y;
 }
 ACCRUE_INLINE Vec<double> exp2(Vec<double> x) {
@@ -101,6 +102,9 @@ void for_each_task(std::int64_t tasks, std::int64_t scratch, const View& workspa
   if (tasks <= 0) return;
   C* base = workspace.data<C>();
   const std::int64_t slots = std::min(tasks, workspace.shape.numel() / scratch);
+  if (slots <= 0)
+    accrue::detail::fail(ErrorCode::kInternal,
+                         "attention: the workspace was made for another number of threads");
   std::atomic<std::int64_t> next{0};
   parallel_for(slots, 1, [&](std::int64_t slot, std::int64_t) {
     for (std::int64_t t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)

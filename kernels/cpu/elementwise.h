@@ -51,10 +51,10 @@ ACCRUE_INLINE void unary_forward(const ConstView& x, const View& y, F f) {
   });
 }
 
-/// dx <- dy * df(x). The sink may be dy itself.
+/// dx <- f(dy, x). The sink may be dy itself.
 template <class F>
-ACCRUE_INLINE void unary_backward(const ConstView& dy, const ConstView& x, const GradSink& dx,
-                                  F df) {
+ACCRUE_INLINE void unary_gradient(const ConstView& dy, const ConstView& x, const GradSink& dx,
+                                  F f) {
   if (!dx) return;
   visit_float(x.dtype, [&]<class T>() {
     using C = accumulate_t<T>;
@@ -63,10 +63,16 @@ ACCRUE_INLINE void unary_backward(const ConstView& dy, const ConstView& x, const
     visit_sink<T>(dx, [&]<class G>() {
       const SinkWriter<G, C> out(dx);
       element_loop<C>(x.shape.numel(), [&](std::int64_t i, auto part) {
-        out.put(i, load<C>(pdy + i, part) * df(load<C>(px + i, part)), part);
+        out.put(i, f(load<C>(pdy + i, part), load<C>(px + i, part)), part);
       });
     });
   });
+}
+/// dx <- dy * df(x). The sink may be dy itself.
+template <class F>
+ACCRUE_INLINE void unary_backward(const ConstView& dy, const ConstView& x, const GradSink& dx,
+                                  F df) {
+  unary_gradient(dy, x, dx, [&]<class V>(V g, V v) { return g * df(v); });
 }
 
 /// dx <- factor * dy. The sink may be dy itself.

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <string>
 #include <string_view>
 #include <accrue/config.h>
 #include <accrue/core/dispatch.h>
@@ -109,8 +110,14 @@ std::byte* gemm_scratch() {
   struct Free {
     void operator()(void* p) const { ::operator delete(p, kAlignment); }
   };
-  thread_local const std::unique_ptr<void, Free> buffer{
-      ::operator new(static_cast<std::size_t>(kScratchBytes), kAlignment)};
+  thread_local std::unique_ptr<void, Free> buffer;
+  if (!buffer) {
+    buffer.reset(::operator new(static_cast<std::size_t>(kScratchBytes), kAlignment, std::nothrow));
+    if (!buffer)
+      throw OutOfMemory("gemm: the system has no memory for the packed tiles of a thread (" +
+                            std::to_string(kScratchBytes) + " bytes)",
+                        kScratchBytes, 0, 0, {});
+  }
   return static_cast<std::byte*>(buffer.get());
 }
 

@@ -64,7 +64,8 @@ void check(const Tensor& logits, const Tensor& targets, const CrossEntropyOption
                        "the shape of logits without its last dimension");
   ACCRUE_CHECK(o.label_smoothing >= 0 && o.label_smoothing <= 1, kOp,
                ": label_smoothing must be in [0, 1], got ", o.label_smoothing);
-  ACCRUE_CHECK(std::isfinite(o.z_loss), kOp, ": z_loss must be finite, got ", o.z_loss);
+  ACCRUE_CHECK(std::isfinite(o.z_loss) && o.z_loss >= 0, kOp,
+               ": z_loss must be finite and not negative, got ", o.z_loss);
   if (o.class_weights.defined()) {
     kernels::check_shape(kOp, "class_weights", o.class_weights, {logits.shape().cols()},
                          "one per class");

@@ -12,7 +12,8 @@ struct CrossEntropyOptions {
   Tensor class_weights = {};  // (V), float32; undefined: all 1
   /// The gradient is written over the logits, in the forward pass: no second block of their size.
   /// Only when a tape wants it; afterwards nobody may use the logits' values, and each backward
-  /// pass needs its own forward pass.
+  /// pass needs its own forward pass. The op that made the logits must not need its result in its
+  /// own backward: a linear layer or a matmul does not; relu, softmax, attention do.
   bool in_place = false;
 };
 
@@ -23,7 +24,8 @@ struct CrossEntropyOptions {
 ///   weight = sum over those rows of w_y   (their number without class weights)
 /// Ignored rows count in neither, the smoothing term included. All rows ignored: (0, 0), gradient
 /// 0. logits (..., V), floating; targets (...), int32 or int64 -> rank 0, float32 (float64 for
-/// float64). Row terms are computed and added in float64, in the order of rows. A target that is
+/// float64). Exponentials are summed in float32 (float64),
+/// the row terms in float64, in the order of rows. A target that is
 /// neither in [0, V) nor ignore_index is an error that names its value and position. NaN and +inf
 /// logits of a counted row make the sum NaN.
 /// Gradient: logits, of the sum.  With p = softmax(x) and A = (1-s) w_y + s/V sum_c w_c + 2 z lse:

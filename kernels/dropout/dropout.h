@@ -5,14 +5,15 @@
 
 namespace accrue {
 
-/// y = keep ? x / (1 - p) : 0 (Srivastava et al. 2014, scaled in training). x (batch, ...),
-/// float32, bfloat16 or float64 -> y, same shape and dtype; p in [0, 1), 0 returns x itself.
-/// random.samples holds one global sample index for each row of x. Element e of a row is kept when
-/// its 16 random bits are >= t = round(65536 p), at most 65535: so with probability 1 - t / 65536.
-/// They are half e % 2 (0: the low one) of word e % 8 / 2 of
+/// y = keep ? s x : 0, s = 1 / (1 - p) up to the rounding of p below (Srivastava et al. 2014,
+/// scaled in training). x (batch, ...), float32, bfloat16 or float64 -> y, same shape and dtype; p
+/// in [0, 1), 0 returns x itself. random.samples holds one global sample index for each row of x.
+/// Element e of a row is kept when its 16 random bits are >= t = round(65536 p), at most 65535: so
+/// with probability 1 - t / 65536, and s is the inverse of that: the expectation of y is x. They
+/// are half e % 2 (0: the low one) of word e % 8 / 2 of
 ///   philox4x32({e / 8, site, sample low, sample high}, random_key(seed, step)):
 /// one Philox call for 8 elements, and a mask that knows nothing of the batch's cut or the threads.
-/// `site` tells one dropout of a model from another. Gradient: x gets keep ? dy / (1 - p) : 0, the
+/// `site` tells one dropout of a model from another. Gradient: x gets keep ? s dy : 0, the
 /// mask computed again, never stored.
 Tensor dropout(const Tensor& x, double p, const RandomState& random, std::uint32_t site);
 
@@ -21,6 +22,8 @@ constexpr std::uint32_t dropout_threshold(double p) {
   const auto t = static_cast<std::uint32_t>(p * 65536.0 + 0.5);
   return t < 65535u ? t : 65535u;
 }
+/// What kept elements are multiplied by: 1 / (1 - t / 65536), so that the expectation is exactly x.
+constexpr double dropout_scale(double p) { return 65536.0 / (65536.0 - dropout_threshold(p)); }
 struct DropoutForward {
   ConstView x;                 // (samples.numel(), ...)
   View y;                      // may be x

@@ -9,7 +9,7 @@ void dropout_backward(Stream, const DropoutBackward& a) {
   visit_float(a.dy.dtype, [&]<class T>() {
     using C = accumulate_t<T>;
     const T* dy = a.dy.data<T>();
-    const C factor = static_cast<C>(1.0 / (1.0 - a.p));
+    const C factor = static_cast<C>(dropout_scale(a.p));
     visit_sink<T>(a.dx, [&]<class G>() {
       const SinkWriter<G, C> out(a.dx);
       dropout_loop<C>(rows, a.dy.shape.numel() / rows, a.key, a.samples, a.site, a.p,

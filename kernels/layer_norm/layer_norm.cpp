@@ -1,3 +1,4 @@
+#include <cmath>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/check.h>
 #include <accrue/kernels/layer_norm/layer_norm.h>
@@ -45,7 +46,8 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
   kernels::check_same(kOp, "x", x, "weight", weight);
   if (bias.defined()) kernels::check_shape(kOp, "bias", bias, last, "the last dimension of x");
   kernels::check_same(kOp, "x", x, "bias", bias);
-  ACCRUE_CHECK(eps >= 0, kOp, ": eps must not be negative, got ", eps);
+  ACCRUE_CHECK(std::isfinite(eps) && eps >= 0, kOp, ": eps must be finite and not negative, got ",
+               eps);
 
   const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   const Shape rows{x.shape().rows()};

@@ -5,8 +5,8 @@
 namespace accrue {
 
 /// Rectified linear unit: y = max(x, 0); NaN stays NaN. x (any shape), float32, bfloat16 or float64
-/// -> y, same shape and dtype. Gradient: x gets dy where y > 0, else 0 (0 at x = 0, as PyTorch).
-/// Only y is kept.
+/// -> y, same shape and dtype. Gradient: x gets 0 where y <= 0, else dy (0 at x = 0, dy
+/// where y is NaN, as PyTorch). Only y is kept.
 Tensor relu(const Tensor& x);
 
 namespace kernels {

@@ -8,8 +8,8 @@ void relu_forward(Stream, const ReluForward& a) {
 }
 
 void relu_backward(Stream, const ReluBackward& a) {
-  unary_backward(a.dy, a.y, a.dx,
-                 []<class V>(V y) { return y > 0 ? splat<element_t<V>>(1) : V{}; });
+  // A choice, not a product: an infinite dy must not become NaN where nothing passes.
+  unary_gradient(a.dy, a.y, a.dx, []<class V>(V dy, V y) { return y <= 0 ? V{} : dy; });
 }
 }  // namespace accrue::kernels::ACCRUE_ISA_NAME
 #include <accrue/kernels/cpu/simd_end.h>

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/check.h>
 #include <accrue/kernels/rms_norm/rms_norm.h>
@@ -38,7 +39,8 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
                      x.shape());
   kernels::check_shape(kOp, "weight", weight, {x.shape().cols()}, "the last dimension of x");
   kernels::check_same(kOp, "x", x, "weight", weight);
-  ACCRUE_CHECK(eps >= 0, kOp, ": eps must not be negative, got ", eps);
+  ACCRUE_CHECK(std::isfinite(eps) && eps >= 0, kOp, ": eps must be finite and not negative, got ",
+               eps);
 
   const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"rms_norm.y"});

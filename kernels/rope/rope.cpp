@@ -1,3 +1,4 @@
+#include <new>
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -23,7 +24,11 @@ std::shared_ptr<const RopeTable<C>> make_table(std::int64_t head_dim, std::int64
   table->first = first / kBlock * kBlock;
   table->length = (first + length + kBlock - 1) / kBlock * kBlock - table->first;
   table->width = interleaved ? head_dim : half;
-  table->values = std::make_unique<C[]>(static_cast<std::size_t>(2 * table->length * table->width));
+  const std::int64_t elements = 2 * table->length * table->width;
+  table->values.reset(new (std::nothrow) C[static_cast<std::size_t>(elements)]);
+  if (!table->values)
+    throw OutOfMemory("rope: the system has no memory for a table of sines and cosines",
+                      elements * static_cast<std::int64_t>(sizeof(C)), 0, 0, {});
   parallel_for(table->length, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < half; ++i) {
       const double frequency =

@@ -220,7 +220,9 @@ TEST_CASE("attention: huge scores neither overflow nor give NaN", "[kernels][att
 TEST_CASE("attention: NaN spreads to what sees it and nowhere else", "[kernels][attention]") {
   const Sizes z{1, 100, 100, 1, 1, 8};
   auto k = noise(z.kv(), 2).to_vector<float>();
-  k[80 * 8 + 3] = NAN;
+  // The plain NaN, one with a payload, and that of poisoned memory.
+  const auto bits = GENERATE(0x7fc00000u, 0x7fc00001u, 0xffffffffu);
+  std::memcpy(&k[80 * 8 + 3], &bits, sizeof bits);
   const auto y =
       attention(noise(z.q(), 1), Tensor::from(k, z.kv()), noise(z.kv(), 3)).to_vector<float>();
   for (std::size_t t = 0; t < 100; ++t) CHECK(std::isnan(y[t * 8]) == (t >= 80));

@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 #include <accrue/core/parameter.h>
 #include <accrue/core/tape.h>
+#include <accrue/kernels/add/add.h>
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
 #include <accrue/kernels/gelu/gelu.h>
+#include <accrue/kernels/linear/linear.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -204,6 +206,50 @@ TEST_CASE("B08: ignored rows equal removed rows, smoothing and class weights inc
                    with.gradient.begin() + 10));
 }
 
+TEST_CASE("B11: a loss in tiles has the gradient of the whole", "[kernels][cross_entropy]") {
+  // Tiles with 3, with 1 and with no counted token share one weight, that of the last layer.
+  const std::int64_t tiles = 3, rows = 3, channels = 4, classes = 5;
+  const Targets targets{1, 4, 0, -100, 2, -100, -100, -100, -100};
+  Values hidden, initial;
+  for (int i = 0; i < tiles * rows * channels; ++i) hidden.push_back(std::sin(i * 1.3));
+  for (int i = 0; i < classes * channels; ++i) initial.push_back(std::cos(i * 0.7));
+  struct Mean {
+    double loss;
+    Values gradient;
+  };
+  const auto mean = [&](const Values& values, std::int64_t parts) {
+    Tensor weight = Tensor::from(values, {classes, channels});
+    const Tensor h = Tensor::from(hidden, {tiles * rows, channels});
+    const Tensor t = Tensor::from(targets, {tiles * rows});
+    const std::int64_t n = tiles * rows / parts;
+    Tape tape;
+    tape.watch(weight);
+    Tensor total;
+    double counted = 0;
+    {
+      const Tape::Scope on(tape);
+      for (std::int64_t p = 0; p < parts; ++p) {
+        const Loss part = cross_entropy(linear(h.window(p * n * channels, {n, channels}), weight),
+                                        t.window(p * n, {n}));
+        total = p == 0 ? part.sum : add(total, part.sum);
+        counted += part.weight.item();
+      }
+    }
+    tape.backward(total, 1 / counted);
+    return Mean{total.item() / counted, tape.gradient(weight).to_vector<double>()};
+  };
+  const Mean whole = mean(initial, 1), tiled = mean(initial, tiles);
+  CHECK(std::abs(tiled.loss - whole.loss) < 1e-14);
+  for (std::size_t i = 0; i < initial.size(); ++i) {
+    CHECK(std::abs(tiled.gradient[i] - whole.gradient[i]) < 1e-14);
+    Values up = initial, down = initial;
+    up[i] += 1e-5;
+    down[i] -= 1e-5;
+    const double slope = (mean(up, tiles).loss - mean(down, tiles).loss) / 2e-5;
+    CHECK(std::abs(tiled.gradient[i] - slope) < 1e-9);
+  }
+}
+
 TEST_CASE("B44: bfloat16 logits give loss and gradient within their rounding",
           "[kernels][cross_entropy]") {
   const bool in_place = GENERATE(false, true);
@@ -367,7 +413,7 @@ TEST_CASE("cross_entropy: errors say what came", "[kernels][cross_entropy]") {
   CHECK(with({0, 1, 2, 3}, {.label_smoothing = 1.5}) ==
         "cross_entropy: label_smoothing must be in [0, 1], got 1.5");
   CHECK(with({0, 1, 2, 3}, {.z_loss = std::numeric_limits<double>::infinity()}) ==
-        "cross_entropy: z_loss must be finite, got inf");
+        "cross_entropy: z_loss must be finite and not negative, got inf");
   CHECK(with({0, 1, 2, 3}, {.class_weights = Tensor::zeros({4}, DType::kF32)}) ==
         "cross_entropy: class_weights must have shape (5,), got (4,) (one per class)");
   CHECK(with({0, 1, 2, 3}, {.class_weights = Tensor::zeros({5}, DType::kF64)}) ==

@@ -176,7 +176,7 @@ TEST_CASE("layer_norm: errors say what came", "[kernels][layer_norm]") {
   CHECK(error_of([&] { layer_norm(x, Tensor::zeros({3}, DType::kBF16)); }) ==
         "layer_norm: weight is bfloat16, x is float32; cast one of them");
   CHECK(error_of([&] { layer_norm(x, ones(3), {}, -1); }) ==
-        "layer_norm: eps must not be negative, got -1");
+        "layer_norm: eps must be finite and not negative, got -1");
   CHECK(error_of([&] { layer_norm(Tensor::zeros({}, DType::kF32), ones(1)); }) ==
         "layer_norm: x must have at least 1 dimension, got ()");
 }

@@ -36,7 +36,20 @@ TEST_CASE("relu: zero, infinities and NaN, forward and backward", "[kernels][rel
   CHECK(v[3] == 0.0f);
   CHECK(std::isnan(v[4]));
   tape.backward_from(y, Tensor::from(std::vector<float>(6, 2.0f), {6}));
-  CHECK(tape.gradient(x).to_vector<float>() == std::vector<float>{0, 0, 2, 0, 0, 2});
+  CHECK(tape.gradient(x).to_vector<float>() == std::vector<float>{0, 0, 2, 0, 2, 2});
+}
+
+TEST_CASE("relu: an infinite or NaN gradient stops where nothing passes", "[kernels][relu]") {
+  Tensor x = Tensor::from(std::vector<float>{-1, -1, 0, 1}, {4});
+  Tape tape;
+  tape.watch(x);
+  Tensor y;
+  {
+    const Tape::Scope on(tape);
+    y = relu(x);
+  }
+  tape.backward_from(y, Tensor::from(std::vector<float>{INFINITY, NAN, -INFINITY, 3}, {4}));
+  CHECK(tape.gradient(x).to_vector<float>() == std::vector<float>{0, 0, 0, 3});
 }
 
 TEST_CASE("relu: keeps its result, not its input", "[kernels][relu]") {

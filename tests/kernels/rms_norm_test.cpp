@@ -72,5 +72,5 @@ TEST_CASE("rms_norm: errors say what came", "[kernels][rms_norm]") {
   CHECK(error_of([&] { rms_norm(x, Tensor::zeros({3}, DType::kF64)); }) ==
         "rms_norm: weight is float64, x is float32; cast one of them");
   CHECK(error_of([&] { rms_norm(x, weight, -0.5); }) ==
-        "rms_norm: eps must not be negative, got -0.5");
+        "rms_norm: eps must be finite and not negative, got -0.5");
 }

@@ -286,3 +286,21 @@ TEST_CASE("window and optimizer say what is wrong", "[optim][error]") {
           window.add(tape, {Tensor::zeros({2}, DType::kF32), Tensor::scalar(1, DType::kF32)});
         }) == "Window: a loss is two numbers, sum and weight; got (2,) and ()");
 }
+
+TEST_CASE("a loss that cannot be added changes nothing", "[optim][error]") {
+  Mean m;
+  optim::Window window(m.set);
+  const auto add = [&](const Tensor& weight) {
+    return error_of([&] {
+      Tape tape;
+      const Tape::Scope on(tape);
+      window.add(tape, {sum(m.w->value), weight});
+    });
+  };
+  CHECK(add(Tensor::scalar(3, DType::kI64)) ==
+        "Window: the weight of a loss must be of floating dtype, got int64; cast it");
+  CHECK(add(Tensor::empty({}, DType::kF32, Device::meta())) ==
+        "Window: the weight of a loss is on meta, the parameters on cpu; move one of them");
+  CHECK(window.empty());
+  CHECK_FALSE(m.w->slot.touched);
+}

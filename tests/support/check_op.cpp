@@ -123,8 +123,15 @@ class Checker {
       unwanted(t);
       if (c.parameters) as_parameters(t, exact);
     }
-    twice();
-    meta();
+    for (const DType t : {DType::kF64, DType::kF32, DType::kBF16})
+      if (t != DType::kBF16 || c.bf16) twice(t);
+    for (const DType t : {DType::kF32, DType::kBF16})
+      if (t != DType::kBF16 || c.bf16) meta(t);
+  }
+  void threads() {
+    INFO("op " << c.name);
+    for (const DType t : {DType::kF32, DType::kBF16})
+      if (t != DType::kBF16 || c.bf16) repeats(t);
   }
 
  private:
@@ -268,17 +275,20 @@ class Checker {
   }
 
   // The same tensor in two places: its gradient is the sum of both.
-  void twice() const {
+  void twice(DType dtype) const {
+    const double tolerance = dtype == DType::kF64   ? 1e-12
+                             : dtype == DType::kF32 ? c.gradient_tolerance_f32
+                                                    : c.gradient_tolerance_bf16;
     for (std::size_t i = 0; i < inputs.size(); ++i)
       for (std::size_t j = i + 1; j < inputs.size(); ++j) {
         if (!c.inputs[i].differentiable || !c.inputs[j].differentiable ||
             c.inputs[i].shape != c.inputs[j].shape)
           continue;
-        INFO(c.inputs[i].name << " is also " << c.inputs[j].name);
+        INFO(c.inputs[i].name << " is also " << c.inputs[j].name << ", " << dtype);
         Checker same(*this);
         same.inputs[j] = inputs[i];
-        const Result apart = same.run(DType::kF64);
-        std::vector<Tensor> in = same.tensors(same.inputs, DType::kF64);
+        const Result apart = same.run(dtype);
+        std::vector<Tensor> in = same.tensors(same.inputs, dtype);
         Tape tape;
         tape.watch(in[i]);
         in[j] = in[i];
@@ -291,16 +301,16 @@ class Checker {
             y, make(weights(static_cast<std::size_t>(y.numel())), y.shape(), y.dtype()));
         Values want = apart.gradients[i];
         for (std::size_t k = 0; k < want.size(); ++k) want[k] += apart.gradients[j][k];
-        near("sum of both gradients", values_of(tape.gradient(in[i])), want, 1e-12);
+        near("sum of both gradients", values_of(tape.gradient(in[i])), want, tolerance);
       }
   }
 
-  void meta() const {
+  void meta(DType dtype) const {
     std::int64_t peaks[2];
     Shape shapes[2];
     for (const Device device : {Device::cpu(), Device::meta()}) {
       Allocator& allocator = Allocator::of(device);
-      std::vector<Tensor> in = tensors(inputs, DType::kF32, device);
+      std::vector<Tensor> in = tensors(inputs, dtype, device);
       const std::int64_t before = allocator.stats().live;
       allocator.reset_peak();
       Tape tape;
@@ -318,7 +328,7 @@ class Checker {
       shapes[at] = y.shape();
       peaks[at] = allocator.stats().peak - before;
     }
-    INFO("meta against cpu");
+    INFO(name_of(dtype) << ": meta against cpu");
     CHECK(shapes[0] == shapes[1]);
     CHECK(peaks[0] == peaks[1]);
   }
@@ -329,6 +339,7 @@ class Checker {
 }  // namespace
 
 void check_op(const OpCase& c) { Checker(c).run_all(); }
+void check_threads(const OpCase& c) { Checker(c).threads(); }
 
 std::string error_of(const std::function<void()>& f) {
   try {

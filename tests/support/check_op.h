@@ -48,6 +48,9 @@ struct OpCase {
 /// Runs every check on one case. Failures name the op, the check, the dtype, the input and the
 /// element.
 void check_op(const OpCase& c);
+/// Only that the bits are the same with 1, 2 and 7 threads, for sizes that are cut into several
+/// chunks (the time of check_op grows with the square of the size). The reference is not used.
+void check_threads(const OpCase& c);
 /// The text of the exception that f throws; a failed check when it throws none.
 std::string error_of(const std::function<void()>& f);
 }  // namespace accrue::test
