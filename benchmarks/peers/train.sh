@@ -3,6 +3,8 @@
 #   ratio <model> <dtype> <threads> <accrue tokens/s> <peer tokens/s> <accrue / peer>
 #   memory <model> <dtype> <threads> <accrue MiB> <peer MiB> <accrue / peer>      (peak resident)
 #   loss <model> <dtype> <threads> <accrue> <peer>                                (of the last step of both)
+# and with one thread, where other work on the machine would blur the clock,
+#   cpu <model> <dtype> 1 <accrue tokens/CPU s> <peer tokens/CPU s> <accrue / peer>
 # Both programs stay alive and run a few steps in turn, so that a busy machine slows both alike; the figures are the
 # medians over the turns, and the ratio is the median of the turns' own ratios.
 #
@@ -42,6 +44,12 @@ work=$(mktemp -d)
 pids=()
 trap 'for p in ${pids[@]+"${pids[@]}"}; do kill "$p" 2>/dev/null || true; done; rm -rf "$work"' EXIT
 median() { sort -g | awk '{ x[NR] = $1 } END { print NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2 }'; }
+rates() { # file of times (ours, peer), tokens: both rates and their ratio
+  echo "$(awk -v n="$2" '$1 > 0 { print n / $1 }' "$1" | median)" \
+    "$(awk -v n="$2" '$2 > 0 { print n / $2 }' "$1" | median)" \
+    "$(awk '$1 > 0 { print $2 / $1 }' "$1" | median)"
+}
+used() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$1/stat"; } # CPU time in ticks
 peak() { awk '/VmHWM/ { printf "%.0f\n", $2 / 1024 }' "/proc/$1/status"; }
 answer() { # file descriptor, what is awaited
   read -r reply <&"$1" || { echo "train.sh: the $2 ended early" >&2; exit 1; }
@@ -71,11 +79,14 @@ compare() { # model, dtype, threads
   pids+=("$ours_pid")
   exec 3>"$work/ours.in" 4<"$work/ours.out"
   answer 4 "program $ours"
-  local turn a b loss_a loss_b
+  local turn a b loss_a loss_b ours_start ours_end peer_start
   for ((turn = 0; turn < turns; ++turn)); do
+    ours_start=$(used "$ours_pid") peer_start=$(used "$peer_pid")
     echo "$count" >&3; answer 4 "program $ours"; read -r a loss_a <<<"$reply"
+    ours_end=$(used "$ours_pid")
     echo "$count" >&5; answer 6 peer; read -r b loss_b <<<"$reply"
     echo "$a $b" >>"$work/times"
+    echo "$((ours_end - ours_start)) $(($(used "$peer_pid") - peer_start))" >>"$work/ticks"
   done
   local ours_peak peer_peak
   ours_peak=$(peak "$ours_pid") peer_peak=$(peak "$peer_pid")
@@ -83,10 +94,8 @@ compare() { # model, dtype, threads
   wait "$ours_pid" "$peer_pid"
   pids=()
   local tokens=$((batch * count))
-  echo "ratio $1 $2 $3" \
-    "$(awk -v n=$tokens '{ print n / $1 }' "$work/times" | median)" \
-    "$(awk -v n=$tokens '{ print n / $2 }' "$work/times" | median)" \
-    "$(awk '{ print $2 / $1 }' "$work/times" | median)"
+  echo "ratio $1 $2 $3 $(rates "$work/times" "$tokens")"
+  [ "$3" != 1 ] || echo "cpu $1 $2 $3 $(rates "$work/ticks" "$((tokens * $(getconf CLK_TCK)))")"
   echo "memory $1 $2 $3 $ours_peak $peer_peak $(awk -v a="$ours_peak" -v b="$peer_peak" 'BEGIN { printf "%.3f", a / b }')"
   echo "loss $1 $2 $3 $loss_a $loss_b"
 }
