@@ -39,7 +39,7 @@ class ParameterSet {
   Parameter* add(std::string_view name, const Shape& shape, bool decay, Initializer initialize);
   /// Allocates the value block in `dtype` (float32, bfloat16 or float64), a float32 master block
   /// beside bfloat16, and the gradient block (float32; float64 for float64). Gradients are zero,
-  /// values undefined: nn::initialize() or nn::load() fills them.
+  /// values undefined: nn::initialize() fills them.
   void allocate(Device device, DType dtype);
 
   std::deque<Parameter>& all() { return parameters_; }

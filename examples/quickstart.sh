@@ -10,6 +10,7 @@ install_packages "${accrue_packages[@]}"
 install_packages gnuplot-nox || echo "quickstart: without gnuplot the run is not plotted" >&2
 run cmake --preset release
 run cmake --build build/release --target train_gpt --parallel "$(build_jobs)"
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"  # spinning threads starve whatever else runs here
 run build/release/examples/train_gpt \
   --data examples/data/king_james.txt \
   --batch 64 --micro 8 \

@@ -74,7 +74,9 @@ std::string save_checkpoint(const std::string& dir, const ParameterSet& paramete
                          {"data_hash", to_hex(info.data_hash)},
                          {"arguments", nlohmann::json(info.arguments).dump()},
                          {"content_hash", to_hex(hash_of(tensors))}});
-  const auto all = list(dir);
+  auto all = list(dir);
+  // Only what this run has written or gone on from: never the file of this window.
+  std::erase_if(all, [&](const auto& found) { return found.first > info.window; });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
     std::error_code ignored;
     fs::remove(all[i].second, ignored);
@@ -88,6 +90,18 @@ std::string newest_checkpoint(const std::string& dir) {
     detail::fail(ErrorCode::kIo,
                  dir + ": there is no checkpoint here (checkpoint-<number>.safetensors)");
   return all.back().second;
+}
+
+std::string set_checkpoints_aside(const std::string& dir) {
+  const auto all = list(dir);
+  if (all.empty()) return {};
+  std::string aside;
+  for (int n = 1; aside.empty() || fs::exists(aside); ++n)
+    aside = dir + "/earlier-" + std::to_string(n);
+  fs::create_directory(aside);
+  for (const auto& [window, path] : all)
+    fs::rename(path, aside + "/" + fs::path(path).filename().string());
+  return aside;
 }
 
 namespace {
@@ -152,7 +166,8 @@ void load_checkpoint(const std::string& path, ParameterSet& parameters,
   }
   if (h != number<std::uint64_t>(file, path, "content_hash", 16))
     corrupt(path,
-            "the content does not match its hash; the file is damaged. Take an older checkpoint");
+            "the content does not match its hash; the file is damaged. Remove it to go on from the "
+            "checkpoint before it");
   for (const auto& [name, tensor] : expected) file.read_into(name, tensor);
   nn::refresh_values(parameters);
   optimizer.restore_counters(info.step, info.skipped);

@@ -30,6 +30,10 @@ std::string save_checkpoint(const std::string& dir, const accrue::ParameterSet& 
 
 /// The newest checkpoint file in `dir`; an error when there is none.
 std::string newest_checkpoint(const std::string& dir);
+/// For a run that begins anew in `dir`: checkpoints of an earlier run go into a folder of their own
+/// there, since a later --resume would take them for this run's. Returns the folder; empty when
+/// there were none.
+std::string set_checkpoints_aside(const std::string& dir);
 /// What a checkpoint says of itself, without its tensors.
 CheckpointInfo read_info(const std::string& path);
 /// Fills parameters and optimizer. Everything is checked first: names, shapes, the content's hash.

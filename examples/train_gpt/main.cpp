@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <accrue/core/core.h>
 #include <accrue/nn/generate.h>
 #include "examples/train_gpt/checkpoint.h"
 #include "examples/train_gpt/corpus.h"
+#include "examples/train_gpt/log.h"
 #include "examples/train_gpt/pictures.h"
 #include "examples/train_gpt/progress.h"
 #include "examples/train_gpt/trainer.h"
@@ -30,38 +30,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
-
-// Appends one JSON object per line; on resume the lines after the checkpoint are dropped.
-class Log {
- public:
-  Log(const std::string& path, std::int64_t windows_done) {
-    std::vector<std::string> keep;
-    std::ifstream old(path);
-    for (std::string line; windows_done > 0 && std::getline(old, line);) {
-      const auto j = nlohmann::json::parse(line, nullptr, false);
-      if (j.is_object() && j.value("window", std::int64_t{0}) <= windows_done) {
-        keep.push_back(line);
-        points_.push_back({j.value("window", std::int64_t{0}), j.value("loss", NAN),
-                           j.value("validation", -1.0)});
-      }
-    }
-    old.close();
-    out_.open(path, std::ios::trunc);
-    for (const std::string& line : keep) out_ << line << '\n';
-  }
-  void write(const nlohmann::json& line) {
-    out_ << line.dump() << '\n' << std::flush;
-    if (!out_) detail::fail(ErrorCode::kIo, "log.jsonl: writing failed; is the disk full?");
-    points_.push_back({line.value("window", std::int64_t{0}),
-                       line["loss"].is_number() ? line["loss"].get<double>() : NAN,
-                       line.value("validation", -1.0)});
-  }
-  const std::vector<LossPoint>& points() const { return points_; }
-
- private:
-  std::ofstream out_;
-  std::vector<LossPoint> points_;
-};
 
 // The stored arguments of a resumed run come first, so that those given now win.
 std::vector<std::string> with_stored_arguments(std::vector<std::string> given) {
@@ -230,9 +198,11 @@ int run(int argc, char** argv) {
   ACCRUE_CHECK(device.is_cpu(), "--device ", o.device, ": training runs on cpu in this version");
   std::vector<std::string> keep;  // what a later --resume needs
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] == "--resume")
+    const bool dropped = all[i] == "--resume" || all[i] == "--data" || all[i] == "--out";
+    if (dropped)
       ++i;
-    else if (!all[i].starts_with("--resume="))
+    else if (!all[i].starts_with("--resume=") && !all[i].starts_with("--data=") &&
+             !all[i].starts_with("--out="))
       keep.push_back(all[i]);
   }
   keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
@@ -241,7 +211,10 @@ int run(int argc, char** argv) {
   s.micro = choose_micro(o, s.corpus.vocabulary, s.corpus.validation.get());
   Allocator::of(device).set_budget(o.memory);
   s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device);
-  if (!o.resume.empty()) {
+  std::string aside;
+  if (o.resume.empty()) {
+    aside = set_checkpoints_aside(o.out);
+  } else {
     const std::string path = newest_checkpoint(o.resume);
     const CheckpointInfo info = read_info(path);
     check_recipe(path, info.recipe, recipe(o));
@@ -262,6 +235,7 @@ int run(int argc, char** argv) {
   {
     Progress progress(o.quiet);
     if (!o.quiet) announce(s, progress);
+    if (!aside.empty()) progress.note("checkpoints of an earlier run were moved to " + aside);
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);
     code = train(s, log, progress, files);

@@ -1,4 +1,5 @@
 #include "examples/train_gpt/options.h"
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -96,9 +97,10 @@ Parsed parse(int argc, char** argv, Options& o) {
                  "Logical batch: sequences per optimizer step. Never changed by the program")
       ->check(positive)
       ->group("Batch and memory");
-  app.add_option("--micro", o.micro,
-                 "Micro-batch: sequences computed together; need not divide --batch. "
-                 "0: the largest that fits --memory (8 without a budget)")
+  app.add_option(
+         "--micro", o.micro,
+         "Micro-batch: sequences computed together; need not divide --batch, at most --batch. "
+         "0: the largest that fits --memory (8 without a budget)")
       ->check(natural)
       ->group("Batch and memory");
   app.add_option("--memory", memory,
@@ -193,6 +195,11 @@ Parsed parse(int argc, char** argv, Options& o) {
       ->group("Output");
   app.add_flag("--quiet", o.quiet, "No progress")->group("Output");
 
+  app.footer(
+      "Exit codes: 0 done, 2 bad arguments, 77 out of memory or budget too small, 78 damaged file, "
+      "79 too many steps\n"
+      "that were not finite, 81 stopped by a signal with everything saved (go on with --resume), 1 "
+      "anything else.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -203,8 +210,9 @@ Parsed parse(int argc, char** argv, Options& o) {
     o.memory = parse_bytes(memory);
     o.model.shape = o.shape == "gpt2" ? accrue::nn::GptShape::kGpt2 : accrue::nn::GptShape::kLlama;
     (void)o.model.resolved();
-    ACCRUE_CHECK(o.micro <= o.batch, "--micro (", o.micro, ") is larger than --batch (", o.batch,
-                 ")");
+    o.micro = std::min(o.micro, o.batch);
+    if (app.count("--warmup") == 0) o.warmup = std::min(o.warmup, o.steps / 10);
+    if (app.count("--min-lr") == 0) o.min_lr = std::min(o.min_lr, o.lr / 10);
     ACCRUE_CHECK(o.schedule == "constant" || o.steps > o.warmup, "--warmup (", o.warmup,
                  ") must be smaller than --steps (", o.steps, ")");
     ACCRUE_CHECK(!o.prompt.empty(), "--prompt must not be empty");

@@ -21,10 +21,10 @@ std::string format_duration(double seconds) {
 
 Progress::Progress(bool quiet)
     : quiet_(quiet),
-      terminal_(isatty(STDERR_FILENO) == 1),
+      terminal_(isatty(STDOUT_FILENO) == 1),
       last_(Clock::now() - std::chrono::hours(1)) {}
 Progress::~Progress() {
-  if (drawn_) std::fputc('\n', stderr);
+  if (drawn_) std::putchar('\n');
 }
 
 void Progress::show(const Status& s, bool force) {
@@ -47,12 +47,13 @@ void Progress::show(const Status& s, bool force) {
   line += text;
   if (s.skipped > 0) line += "  skipped " + std::to_string(s.skipped);
   if (!terminal_) {
-    std::fprintf(stderr, "%s\n", line.c_str());
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
     return;
   }
   winsize size{};
   const int columns =
-      ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+      ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   const int width = std::clamp(columns - static_cast<int>(line.size()) - 4, 0, 30);
   std::string bar;
   if (width >= 5) {
@@ -64,14 +65,15 @@ void Progress::show(const Status& s, bool force) {
   }
   line = bar + line;
   line.resize(std::min(line.size(), static_cast<std::size_t>(columns - 1)));
-  std::fprintf(stderr, "\r%s\033[K", line.c_str());
-  std::fflush(stderr);
+  std::printf("\r%s\033[K", line.c_str());
+  std::fflush(stdout);
   drawn_ = true;
 }
 
 void Progress::note(const std::string& text) {
-  if (drawn_) std::fputs("\r\033[K", stderr);
+  if (drawn_) std::fputs("\r\033[K", stdout);
   drawn_ = false;
-  std::fprintf(stderr, "%s\n", text.c_str());
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
 }
 }  // namespace train_gpt

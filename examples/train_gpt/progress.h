@@ -17,7 +17,7 @@ struct Status {
 
 class Progress {
  public:
-  /// Writes to stderr. `quiet`: nothing but notes.
+  /// Writes to stdout. `quiet`: nothing but notes.
   explicit Progress(bool quiet);
   ~Progress();
   Progress(const Progress&) = delete;

@@ -46,8 +46,7 @@ optim::StepReport Trainer::step(const data::Batch& batch, std::int64_t micro, st
   window_->reset();
   const std::vector<std::int64_t> key{static_cast<std::int64_t>(options_.seed), window};
   const Tensor random_key = Tensor::from(key, {2}, device_, {"random key", Category::kWorkspace});
-  for (std::int64_t first = 0; first < batch.size(); first += micro) {
-    const data::Batch part = batch.slice(first, std::min(micro, batch.size() - first));
+  for (const data::Batch& part : batch.micro_batches(micro)) {
     Tape tape;
     const Tape::Scope recording(tape);
     window_->add(tape, model_.loss(part.tokens, part.targets, {random_key, part.samples},
@@ -86,8 +85,10 @@ std::int64_t predicted_peak(const Options& o, std::int64_t vocabulary, std::int6
   memory.reset_peak();
   Trainer trainer(o, vocabulary, Device::meta());
   {
+    // Two full micro-batches and the short last one show the peak of any number of them; the whole
+    // logical batch is there all the time.
     const data::Batch batch = empty_batch(o.batch, o.model.context, Device::meta());
-    trainer.step(batch, micro, 0);
+    trainer.step(batch.slice(0, std::min(o.batch, 2 * micro + o.batch % micro)), micro, 0);
   }
   if (validation) trainer.evaluate(*validation, std::min(o.eval_samples, micro), micro);
   if (o.sample > 0) {

@@ -80,6 +80,12 @@ truncate -s $((size - 1)) "$work/damaged/checkpoint-8.safetensors"
 train damaged --resume "$work/damaged"
 expect_rc 78 "a truncated checkpoint"
 
+# Beginning anew where a run was: its checkpoints are kept aside and never mistaken for the new run's.
+train first --steps 4
+expect_rc 0 "a new run in the same folder"
+[ -s "$work/first/earlier-1/checkpoint-8.safetensors" ] || fail "the earlier run's checkpoints are lost"
+[ ! -e "$work/first/checkpoint-8.safetensors" ] || fail "an earlier run's checkpoint is taken for the new run's"
+
 # A signal: the step is finished, everything saved, and going on gives the same weights.
 "$program" --data "$work/text.txt" --out "$work/signal" --layers 2 --channels 32 --heads 2 --context 16 --dropout 0.1 \
   --steps 200000 --warmup 2 --batch 10 --micro 4 --sample 0 --save-every 0 --eval-every 0 --schedule constant --hash \
@@ -111,16 +117,34 @@ expect_rc 77 "a micro-batch that does not fit"
 train budget --memory 1GiB
 [ "$(hash_of)" = "$reference" ] || fail "a budget changes the hash"
 # The announced peak is the measured one.
-predicted=$(sed -nE 's/.*predicted peak (.*)$/\1/p' <<< "$err")
-expect_text "peak $predicted" "the measured peak"
+predicted=$(sed -nE 's/.*predicted peak (.*)$/\1/p' <<< "$out")
+grep -qE "step 8/8 .* peak $predicted\$" <<< "$out" || fail "the predicted peak '$predicted' is not the measured one: $out"
 
-train bf16 --dtype bf16 --shape llama --heads 4 --kv-heads 2 --optimizer sgd --lr 0.1 --tokenizer char
+# The other shape, dtype, optimizer and tokenizer: threads and resume change nothing there either.
+other=(--dtype bf16 --shape llama --heads 4 --kv-heads 2 --optimizer sgd --lr 0.1 --tokenizer char)
+train bf16 "${other[@]}"
 expect_rc 0 "bf16, llama, sgd, characters"
+bf16=$(hash_of)
+predicted=$(sed -nE 's/.*predicted peak (.*)$/\1/p' <<< "$out")
+grep -qE "step 8/8 .* peak $predicted\$" <<< "$out" || fail "bf16: the predicted peak is not the measured one: $out"
+train bf16threads "${other[@]}" --threads 3
+[ "$(hash_of)" = "$bf16" ] || fail "bf16: 3 threads give another hash"
+rm "$work/bf16/checkpoint-8.safetensors"
+train bf16 "${other[@]}" --resume "$work/bf16"
+[ "$(hash_of)" = "$bf16" ] || fail "bf16: the resumed run gives another hash"
+
+# A step whose loss was not finite stands in the log as null, which a resumed run can read.
+cp -r "$work/second" "$work/null"
+rm "$work/null/checkpoint-8.safetensors"
+sed -i '2s/"loss":[^,]*/"loss":null/' "$work/null/log.jsonl"
+train null --resume "$work/null"
+expect_rc 0 "resume with a null in the log"
 
 train bad --batch 0
 expect_rc 2 "--batch 0"
-train bad --micro 11
-expect_rc 2 "--micro larger than --batch"
+train larger --micro 11
+expect_rc 0 "--micro larger than --batch"
+expect_text "micro-batches of 10" "--micro larger than --batch"
 train bad --memory 12XB
 expect_rc 2 "a size that is none"
 expect_text "is not a size" "a size that is none"

@@ -1,6 +1,9 @@
 // The one invariant: a training step is a function of the logical batch only.
 #include <cmath>
+#include <map>
+#include <memory>
 #include <random>
+#include <string>
 #include <accrue/core/dispatch.h>
 #include <accrue/optim/optim.h>
 #include "tests/support/catch.h"
@@ -54,6 +57,7 @@ Sizes random_split(std::int64_t count, std::mt19937& random) {
 
 struct Outcome {
   std::vector<float> gradient, weights;
+  std::map<std::string, std::vector<float>> gradients;  // by parameter
   optim::StepReport report;
 };
 
@@ -67,6 +71,8 @@ Outcome step(const RaggedBatch& batch, const Sizes& sizes, nn::GptShape shape, b
   }
   Outcome o;
   o.gradient = m.parameters.grads().to_vector<float>();
+  for (const Parameter& p : m.parameters.all())
+    o.gradients[p.name] = m.parameters.grads().window(p.offset, p.shape).to_vector<float>();
   m.optimizer->step(window);
   o.weights = m.parameters.master().to_vector<float>();
   o.report = m.optimizer->report();
@@ -100,6 +106,11 @@ TEST_CASE("invariant: 200 random splits of one logical batch give the same step"
     const Outcome o = step(batch, sizes, shape, adam);
     CHECK(relative(o.gradient, whole.gradient) < 1e-6);
     CHECK(relative(o.weights, whole.weights) < 1e-6);
+    // Parameter by parameter too: small gradients must not hide behind large ones.
+    for (const auto& [name, gradient] : o.gradients) {
+      INFO(name);
+      CHECK(relative(gradient, whole.gradients.at(name)) < 2e-6);
+    }
     CHECK(o.report.weight == whole.report.weight);
     CHECK(o.report.loss == Approx(whole.report.loss).epsilon(1e-6));
     CHECK(o.report.norm == Approx(whole.report.norm).epsilon(1e-6));
@@ -108,22 +119,25 @@ TEST_CASE("invariant: 200 random splits of one logical batch give the same step"
 
 TEST_CASE("invariant: peak memory of k micro-batches equals that of one, to the byte, also on meta",
           "[optim][memory]") {
-  const RaggedBatch batch(12);
+  const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
+  const auto dtype = GENERATE(DType::kF32, DType::kBF16);
+  const RaggedBatch batch(13);
   std::vector<std::int64_t> peaks;
   for (const Device device : {Device::cpu(), Device::meta()}) {
-    for (const int micros : {1, 2, 6}) {
+    for (const std::int64_t samples : {2, 4, 12, 13}) {  // in twos; the last of 13 is alone
       Allocator& memory = Allocator::of(device);
       const std::int64_t before = memory.stats().live;
-      Model m(nn::GptShape::kGpt2, device);
+      Model m(shape, device, true, dtype);
       optim::Window window(m.parameters);
       memory.reset_peak();
-      for (int i = 0; i < micros; ++i) m.add(window, batch.micro(2 * i, 2, 0, kContext, device));
+      for (std::int64_t at = 0; at < samples; at += 2)
+        m.add(window,
+              batch.micro(at, std::min<std::int64_t>(2, samples - at), 0, kContext, device));
       m.optimizer->step(window);
       peaks.push_back(memory.stats().peak - before);
       CHECK(memory.stats().peak_by_category[static_cast<std::size_t>(Category::kActivation)] > 0);
     }
   }
-  INFO(peaks[0]);
   for (const std::int64_t p : peaks) CHECK(p == peaks[0]);
 }
 
