@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <accrue/core/core.h>
@@ -255,7 +256,15 @@ int run(int argc, char** argv) {
 }
 }  // namespace
 
+// GNU OpenMP's threads spin while they wait, which on a busy machine makes a step up to a hundred
+// times slower; the policy is read when the library is loaded, so only a new start can change it.
+void wait_without_spinning(char** argv) {
+  if (!std::getenv("OMP_WAIT_POLICY") && setenv("OMP_WAIT_POLICY", "passive", 1) == 0)
+    execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char** argv) {
+  wait_without_spinning(argv);
   try {
     return run(argc, argv);
   } catch (const OutOfMemory& e) {

@@ -57,9 +57,7 @@ Parsed parse(int argc, char** argv, Options& o) {
   const auto rate = CLI::Range(0.0, 1e6);
   std::string memory = "0";
 
-  app.add_option("--data", o.data, "Text file (UTF-8), or a .bin token file")
-      ->required()
-      ->group("Data");
+  app.add_option("--data", o.data, "Text file (UTF-8), or a .bin token file")->group("Data");
   app.add_option("--tokenizer", o.tokenizer, "byte: 256 tokens; char: the characters of the text")
       ->check(CLI::IsMember({"byte", "char"}))
       ->group("Data");

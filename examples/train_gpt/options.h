@@ -8,7 +8,7 @@ namespace train_gpt {
 
 struct Options {
   // data
-  std::string data;  // text or .bin token file
+  std::string data = "examples/data/king_james.txt";  // text or .bin token file
   std::string tokenizer = "byte";
   double validation = 0.1;  // the last part of the tokens
   // model
