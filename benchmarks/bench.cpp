@@ -47,6 +47,19 @@ Tensor random(const Shape& shape, DType dtype, std::uint64_t seed, double low, d
   return t;
 }
 
+std::vector<double> values(const Tensor& t) {
+  return visit_float(t.dtype(), [&]<class T>() {
+    std::vector<double> out;
+    out.reserve(static_cast<std::size_t>(t.numel()));
+    for (const T v : t.to_vector<T>())
+      if constexpr (std::is_same_v<T, bfloat16>)
+        out.push_back(static_cast<double>(static_cast<float>(v)));
+      else
+        out.push_back(static_cast<double>(v));
+    return out;
+  });
+}
+
 double relative_error(const Tensor& got, const std::vector<double>& want) {
   ACCRUE_CHECK(got.numel() == static_cast<std::int64_t>(want.size()),
                "relative_error: ", got.shape(), " against ", want.size(), " values");

@@ -27,6 +27,8 @@ struct Case {
 /// Values uniform in [low, high) that depend on the seed only.
 Tensor random(const Shape& shape, DType dtype, std::uint64_t seed, double low = -1.0,
               double high = 1.0);
+/// The elements as doubles, row-major; floating dtypes.
+std::vector<double> values(const Tensor& t);
 /// max |got - want| / max(1, max |want|); NaN counts as infinite.
 double relative_error(const Tensor& got, const std::vector<double>& want);
 

@@ -13,14 +13,6 @@ inline Tensor row(const Tensor& t, std::int64_t r) {
   return t.reshape({t.numel()}).window(r * cols, {cols});
 }
 
-inline std::vector<double> values(const Tensor& t) {
-  return visit_float(t.dtype(), [&]<class T>() {
-    std::vector<double> out;
-    for (const T v : t.to_vector<T>()) out.push_back(static_cast<double>(static_cast<float>(v)));
-    return out;
-  });
-}
-
 /// The largest relative_error() of the first, the middle and the last row; want(r) is row r in
 /// float64.
 template <class Want>

@@ -4,16 +4,6 @@
 using namespace accrue;
 using namespace accrue::bench;
 
-namespace {
-std::vector<double> doubles(const Tensor& t) {
-  return visit_float(t.dtype(), [&]<class T>() {
-    std::vector<double> out;
-    for (const T v : t.to_vector<T>()) out.push_back(static_cast<double>(static_cast<float>(v)));
-    return out;
-  });
-}
-}  // namespace
-
 ACCRUE_BENCH(accumulate) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     // One block of GPT-2 124M: its weight matrices and its small vectors.
@@ -36,7 +26,7 @@ ACCRUE_BENCH(accumulate) {
          .run = [=] { accumulate(items); },
          .error =
              [=] {
-               std::vector<double> want = doubles(src[0]);
+               std::vector<double> want = values(src[0]);
                for (double& v : want) v *= 0.5;
                return relative_error(dst[0], want);
              },
@@ -52,7 +42,7 @@ ACCRUE_BENCH(accumulate) {
          .error =
              [=] {
                for (int i = 0; i < 40; ++i) accumulate(adding);
-               return relative_error(dst[0], doubles(src[0]));
+               return relative_error(dst[0], values(src[0]));
              },
          .tolerance = 1e-6});
   }

@@ -5,16 +5,6 @@
 using namespace accrue;
 using namespace accrue::bench;
 
-namespace {
-std::vector<double> doubles(const Tensor& t) {
-  return visit_float(t.dtype(), [&]<class T>() {
-    std::vector<double> out;
-    for (const T v : t.to_vector<T>()) out.push_back(static_cast<double>(static_cast<float>(v)));
-    return out;
-  });
-}
-}  // namespace
-
 ACCRUE_BENCH(fill) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Tensor y = Tensor::empty({1024, 3072}, dtype);
@@ -43,7 +33,7 @@ ACCRUE_BENCH(fill) {
          .error =
              [=] {
                double mean = 0, variance = 0;
-               const std::vector<double> v = doubles(y);
+               const std::vector<double> v = values(y);
                for (const double z : v) mean += z / static_cast<double>(v.size());
                for (const double z : v)
                  variance += (z - mean) * (z - mean) / static_cast<double>(v.size());

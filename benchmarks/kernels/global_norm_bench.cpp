@@ -35,10 +35,11 @@ ACCRUE_BENCH(global_norm) {
              },
          .error =
              [b] {
-               double sum = 0;
+               long double sum =
+                   0;  // one double after the other would be off by more than the kernel
                for (const float g : b->grads.to_vector<float>())
-                 sum += static_cast<double>(g) * static_cast<double>(g);
-               return std::abs(b->state.norm / std::sqrt(sum) - 1);
+                 sum += static_cast<long double>(g) * static_cast<long double>(g);
+               return std::abs(b->state.norm / static_cast<double>(std::sqrt(sum)) - 1);
              },
          .tolerance = 1e-12});
   }

@@ -4,16 +4,6 @@
 using namespace accrue;
 using namespace accrue::bench;
 
-namespace {
-std::vector<double> doubles(const Tensor& t) {
-  return visit_float(t.dtype(), [&]<class T>() {
-    std::vector<double> out;
-    for (const T v : t.to_vector<T>()) out.push_back(static_cast<double>(static_cast<float>(v)));
-    return out;
-  });
-}
-}  // namespace
-
 ACCRUE_BENCH(sum) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Tensor x = random({1024, 3072}, dtype, 1, 0, 1);
@@ -40,7 +30,7 @@ ACCRUE_BENCH(sum) {
            .error =
                [=] {
                  std::vector<double> want(static_cast<std::size_t>(y.numel()), 0.0);
-                 const std::vector<double> v = doubles(x);
+                 const std::vector<double> v = values(x);
                  for (std::int64_t i = 0; i < x.numel(); ++i)
                    want[static_cast<std::size_t>(i / plan.inner / plan.n * plan.inner +
                                                  i % plan.inner)] += v[static_cast<std::size_t>(i)];

@@ -6,13 +6,6 @@ using namespace accrue;
 using namespace accrue::bench;
 
 namespace {
-std::vector<double> doubles(const Tensor& t) {
-  return visit_float(t.dtype(), [&]<class T>() {
-    std::vector<double> out;
-    for (const T v : t.to_vector<T>()) out.push_back(static_cast<double>(static_cast<float>(v)));
-    return out;
-  });
-}
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
@@ -34,8 +27,8 @@ ACCRUE_BENCH(swiglu) {
              },
          .error =
              [=] {
-               std::vector<double> want = doubles(gate);
-               const std::vector<double> u = doubles(up);
+               std::vector<double> want = values(gate);
+               const std::vector<double> u = values(up);
                for (std::size_t i = 0; i < want.size(); ++i) want[i] *= sigmoid(want[i]) * u[i];
                return relative_error(y, want);
              },
@@ -54,8 +47,8 @@ ACCRUE_BENCH(swiglu) {
              },
          .error =
              [=] {
-               std::vector<double> want = doubles(gate);
-               const std::vector<double> u = doubles(up), g = doubles(dy);
+               std::vector<double> want = values(gate);
+               const std::vector<double> u = values(up), g = values(dy);
                for (std::size_t i = 0; i < want.size(); ++i) {
                  const double s = sigmoid(want[i]);
                  want[i] = g[i] * u[i] * s * (1 + want[i] * (1 - s));
