@@ -31,7 +31,7 @@ struct ScheduleSpec {
 /// One optimizer's state of the current step. global_norm fills the middle part, the optimizer
 /// kernel reads it.
 struct StepState {
-  // Sums over the window; the accumulate kernel adds to them.
+  // Sums over the window: the optimizer copies them in before global_norm runs.
   double loss_sum = 0, weight = 0;
   // Written by global_norm.
   double loss = 0;   // loss_sum / weight (NaN when weight is not positive)
