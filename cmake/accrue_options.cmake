@@ -11,14 +11,7 @@ if(ACCRUE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${ACCRUE_CCACHE}")
 endif()
 
-# CUDA: the words are reserved; the back end itself is not part of this version.
-if(ACCRUE_CUDA STREQUAL "ON" OR ACCRUE_CUDA STREQUAL "SIM")
-  message(FATAL_ERROR "ACCRUE_CUDA=${ACCRUE_CUDA}: this version has no CUDA back end yet. "
-                      "Use ACCRUE_CUDA=OFF (or AUTO, which is OFF here): the CPU build is complete.")
-elseif(NOT ACCRUE_CUDA MATCHES "^(AUTO|OFF)$")
-  message(FATAL_ERROR "ACCRUE_CUDA=${ACCRUE_CUDA}: expected AUTO, ON, OFF or SIM.")
-endif()
-set(ACCRUE_HAS_CUDA 0)
+include(accrue_cuda)
 
 # Threads.
 if(ACCRUE_THREADS STREQUAL "OPENMP")

@@ -70,7 +70,8 @@ struct Kernel {
 #else
   #define ACCRUE_AVX512_KERNEL(function) nullptr
 #endif
-#if ACCRUE_HAS_CUDA
+// The build says which sources have a CUDA file beside them; an op outside the tree says it itself.
+#if ACCRUE_HAS_CUDA && defined(ACCRUE_OP_HAS_CUDA)
   #define ACCRUE_CUDA_KERNEL(function) (&cuda::function)
 #else
   #define ACCRUE_CUDA_KERNEL(function) nullptr

@@ -13,7 +13,7 @@ run cmake --build build/release --target train_gpt --parallel "$(build_jobs)"
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"  # spinning threads starve whatever else runs here
 run build/release/examples/train_gpt \
   --data examples/data/king_james.txt \
-  --batch 64 --micro 8 --steps 120 --warmup 10 --save-every 60 --eval-every 30 \
+  --batch 64 --micro 8 --steps 100 --warmup 10 --save-every 50 --eval-every 25 \
   --dtype f32 \
   --out examples/out/quickstart \
   "$@"

@@ -1,0 +1,28 @@
+#pragma once
+// Every CUDA return code is looked at: throwing where the caller can know, quietly in destructors.
+// No CUDA header here, so that any file of a CUDA path may include it.
+#include <accrue/core/error.h>
+#include <accrue/core/types.h>
+
+namespace accrue::cuda {
+
+/// Throws Error(kCuda) with the code's name, its text, the call and where it stands.
+/// cudaErrorMemoryAllocation throws OutOfMemory.
+[[noreturn]] void fail(int code, const char* call, const char* file, int line);
+/// Logs a warning instead: for destructors and noexcept functions.
+void warn(int code, const char* call, const char* file, int line) noexcept;
+
+/// Makes the device the calling thread's current one. Cheap when it is already.
+void use_device(Device device);
+}  // namespace accrue::cuda
+
+#define ACCRUE_CUDA_CHECK(call)                                             \
+  do {                                                                      \
+    if (const int accrue_code_ = static_cast<int>(call); accrue_code_ != 0) \
+      ::accrue::cuda::fail(accrue_code_, #call, __FILE__, __LINE__);        \
+  } while (false)
+#define ACCRUE_CUDA_CHECK_QUIET(call)                                       \
+  do {                                                                      \
+    if (const int accrue_code_ = static_cast<int>(call); accrue_code_ != 0) \
+      ::accrue::cuda::warn(accrue_code_, #call, __FILE__, __LINE__);        \
+  } while (false)

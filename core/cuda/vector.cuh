@@ -1,0 +1,93 @@
+#pragma once
+// 128-bit loads and stores of the device, with conversion to the type arithmetic happens in.
+#include <accrue/core/cuda/device.cuh>
+
+namespace accrue::cuda {
+
+/// N elements of T that move by accesses of up to 16 bytes.
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T v[N];
+};
+/// Elements of T in one 128-bit access.
+template <class T>
+inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
+
+/// Whether p may be read by 128-bit accesses.
+inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+/// Whether every row of `cols` elements that begins at p may be.
+inline bool rows_aligned(const void* p, std::int64_t cols, std::int64_t element_bytes) {
+  return is_aligned(p) && cols * element_bytes % 16 == 0;
+}
+
+namespace detail {
+template <int kBytes>
+struct Word;
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<4> {
+  using type = unsigned;
+};
+template <>
+struct Word<2> {
+  using type = unsigned short;
+};
+}  // namespace detail
+
+/// out[i] = p[i] for N elements, widened. sizeof(T) * N bytes at p must be aligned to 16 (or to
+/// themselves when fewer); read in as few accesses as that allows.
+template <int N, class T, class C>
+__device__ __forceinline__ void load(const T* p, C (&out)[N]) {
+  constexpr int kBytes = static_cast<int>(sizeof(T)) * N;
+  constexpr int kWordBytes = kBytes < 16 ? kBytes : 16;
+  constexpr int kPerWord = kWordBytes / static_cast<int>(sizeof(T));
+  using W = typename detail::Word<kWordBytes>::type;
+#pragma unroll
+  for (int w = 0; w < N / kPerWord; ++w) {
+    const W word = reinterpret_cast<const W*>(p)[w];
+    T part[kPerWord];
+    __builtin_memcpy(part, &word, kWordBytes);
+#pragma unroll
+    for (int i = 0; i < kPerWord; ++i)
+      out[w * kPerWord + i] = static_cast<C>(to_accumulate(part[i]));
+  }
+}
+
+/// p[i] = v[i] for N elements, rounded to T. Alignment as in load().
+template <int N, class T, class C>
+__device__ __forceinline__ void store(T* p, const C (&v)[N]) {
+  constexpr int kBytes = static_cast<int>(sizeof(T)) * N;
+  constexpr int kWordBytes = kBytes < 16 ? kBytes : 16;
+  constexpr int kPerWord = kWordBytes / static_cast<int>(sizeof(T));
+  using W = typename detail::Word<kWordBytes>::type;
+#pragma unroll
+  for (int w = 0; w < N / kPerWord; ++w) {
+    T part[kPerWord];
+#pragma unroll
+    for (int i = 0; i < kPerWord; ++i) part[i] = from_accumulate<T>(v[w * kPerWord + i]);
+    W word;
+    __builtin_memcpy(&word, part, kWordBytes);
+    reinterpret_cast<W*>(p)[w] = word;
+  }
+}
+
+/// The first `count` of N elements (the rest of `out` becomes `fill`), one by one: for ragged ends.
+template <int N, class T, class C>
+__device__ __forceinline__ void load_partial(const T* p, int count, C (&out)[N], C fill = C(0)) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = i < count ? static_cast<C>(to_accumulate(p[i])) : fill;
+}
+template <int N, class T, class C>
+__device__ __forceinline__ void store_partial(T* p, int count, const C (&v)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i < count) p[i] = from_accumulate<T>(v[i]);
+}
+}  // namespace accrue::cuda
