@@ -44,6 +44,7 @@ struct Allocator::State {
     std::int64_t real;   // taken from the system: >= bytes
     Category category;
     std::string_view path, name;
+    std::intptr_t stream;  // whose order its content follows
   };
   Device device;
   mutable std::mutex mutex;
@@ -52,6 +53,7 @@ struct Allocator::State {
   struct Kept {
     void* ptr;
     std::uint64_t age;
+    std::intptr_t stream;
   };
   using KeptBlocks = std::multimap<std::int64_t, Kept>;
   KeptBlocks kept;
@@ -62,9 +64,9 @@ struct Allocator::State {
   bool poison = false, recording = false;
   std::vector<MemoryEvent> timeline;
 
-  void keep(void* ptr, std::int64_t real) {
+  void keep(void* ptr, std::int64_t real, std::intptr_t stream) {
     const std::uint64_t age = ++releases;
-    kept_by_age.emplace(age, kept.emplace(real, Kept{ptr, age}));
+    kept_by_age.emplace(age, kept.emplace(real, Kept{ptr, age, stream}));
   }
   void* unkeep(KeptBlocks::iterator at) {
     void* ptr = at->second.ptr;
@@ -77,28 +79,42 @@ struct Allocator::State {
     while (stats.reserved > reserved && !kept.empty()) {
       const auto oldest = kept_by_age.begin()->second;
       const std::int64_t real = oldest->first;
-      backend(device).system_release(unkeep(oldest), real);
+      const Stream stream{device, oldest->second.stream};
+      backend(device).system_release(unkeep(oldest), real, stream);
       stats.reserved -= real;
     }
   }
 
+  // The last one freed is still in cache; one of the same stream needs no waiting.
+  void* reuse(std::int64_t real, Stream stream) {
+    const auto [begin, end] = kept.equal_range(real);
+    auto at = std::prev(end);
+    while (at != begin && at->second.stream != stream.native) --at;
+    if (at->second.stream != stream.native) {
+      at = std::prev(end);
+      Event freed(device);
+      freed.record({device, at->second.stream});
+      freed.wait(stream);
+    }
+    return unkeep(at);
+  }
+
   // Under a budget only an exact fit is reused: a larger block would use memory that is not
   // counted.
-  std::pair<void*, std::int64_t> take(std::int64_t bytes) {
+  std::pair<void*, std::int64_t> take(std::int64_t bytes, Stream stream) {
     const auto at = kept.lower_bound(bytes);
     const std::int64_t slack = stats.budget > 0 ? 0 : bytes / 8;
     if (at != kept.end() && at->first <= bytes + slack) {
       const std::int64_t real = at->first;
-      return {unkeep(std::prev(kept.upper_bound(real))),
-              real};  // the last one freed: still in cache
+      return {reuse(real, stream), real};
     }
     // Without a budget kept blocks of sizes that never come again must not pile up: they and the
     // live ones together stay below twice the highest use.
     trim_to((stats.budget > 0 ? stats.budget : 2 * std::max(highest, stats.live + bytes)) - bytes);
-    void* p = backend(device).system_allocate(bytes);
+    void* p = backend(device).system_allocate(bytes, stream);
     if (!p) {
       trim_to(0);
-      p = backend(device).system_allocate(bytes);
+      p = backend(device).system_allocate(bytes, stream);
     }
     if (p && !device.is_meta()) {
       stats.reserved += bytes;
@@ -183,13 +199,15 @@ void* Allocator::allocate(std::int64_t request, Tag tag) {
   if (request > kMostBytes - s.stats.live) s.fail(request, tag, true);
   const std::int64_t bytes = rounded(request);
   if (s.stats.budget > 0 && bytes > s.stats.budget - s.stats.live) s.fail(bytes, tag, false);
-  const auto [ptr, real] = s.take(bytes);
+  const Stream stream = current_stream(s.device);
+  const auto [ptr, real] = s.take(bytes, stream);
   if (!ptr) s.fail(bytes, tag, true);
-  const State::Block block{bytes, real, tag.category, NameScope::current(), tag.name};
+  const State::Block block{bytes,    real,         tag.category, NameScope::current(),
+                           tag.name, stream.native};
   s.live.emplace(ptr, block);
   ++s.stats.allocations;
   s.note(block, bytes);
-  if (s.poison) backend(s.device).fill_bytes(ptr, 0xFF, bytes, current_stream(s.device));
+  if (s.poison) backend(s.device).fill_bytes(ptr, 0xFF, bytes, stream);
   return ptr;
 }
 
@@ -203,7 +221,7 @@ void Allocator::release(void* ptr) noexcept {
   s.live.erase(at);
   s.note(block, -block.bytes);
   if (s.device.is_meta()) return;
-  s.keep(ptr, block.real);
+  s.keep(ptr, block.real, block.stream);
 }
 
 void Allocator::set_budget(std::int64_t bytes) {

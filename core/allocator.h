@@ -67,6 +67,9 @@ struct MemoryEvent {
 /// The allocator of one device. Freed blocks are kept and reused, so a training loop asks the
 /// system for memory in its first step only. Same policy for cpu, cuda and meta: meta's peak is the
 /// real peak. All functions are safe from any thread.
+/// Memory follows the order of the stream that was current when it was allocated: its next owner
+/// may be enqueued while the kernels of the last one still run. A tensor used on another stream
+/// must not be released before its own stream waits for that use (Event).
 class Allocator {
  public:
   static Allocator& of(Device device);

@@ -1,9 +1,14 @@
 #include <sys/mman.h>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <accrue/config.h>
 #include <accrue/core/backend.h>
+#if ACCRUE_HAS_CUDA
+  #include <accrue/core/cuda/backend.h>
+#endif
 
 namespace accrue {
 namespace {
@@ -13,7 +18,7 @@ std::size_t usize(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 class CpuBackend final : public Backend {
  public:
-  void* system_allocate(std::int64_t bytes) override {
+  void* system_allocate(std::int64_t bytes, Stream) override {
     const bool huge = bytes >= kHugePage;
     void* p = nullptr;
     if (posix_memalign(&p, usize(huge ? kHugePage : 64), usize(bytes)) != 0) return nullptr;
@@ -22,7 +27,7 @@ class CpuBackend final : public Backend {
 #endif
     return p;
   }
-  void system_release(void* ptr, std::int64_t) noexcept override { std::free(ptr); }
+  void system_release(void* ptr, std::int64_t, Stream) noexcept override { std::free(ptr); }
   void copy_to_host(void* d, const void* s, std::int64_t n, Stream) override { copy(d, s, n); }
   void copy_from_host(void* d, const void* s, std::int64_t n, Stream) override { copy(d, s, n); }
   void copy_within(void* d, const void* s, std::int64_t n, Stream) override { copy(d, s, n); }
@@ -44,12 +49,12 @@ class CpuBackend final : public Backend {
 class MetaBackend final : public Backend {
  public:
   // Addresses that differ, stay aligned and are never dereferenced: far above any user mapping.
-  void* system_allocate(std::int64_t bytes) override {
+  void* system_allocate(std::int64_t bytes, Stream) override {
     static std::atomic<std::uintptr_t> next{std::uintptr_t{1} << 56};
     return reinterpret_cast<void*>(
         next.fetch_add(static_cast<std::uintptr_t>((bytes + 4095) / 4096 * 4096)));
   }
-  void system_release(void*, std::int64_t) noexcept override {}
+  void system_release(void*, std::int64_t, Stream) noexcept override {}
   void copy_to_host(void*, const void*, std::int64_t, Stream) override {
     detail::fail(ErrorCode::kUnsupported,
                  "a tensor on the meta device has no values; run on cpu or cuda to read them");
@@ -64,26 +69,67 @@ class MetaBackend final : public Backend {
   void wait_event(std::intptr_t, Stream) override {}
 };
 
-thread_local Stream streams[3] = {{Device::cpu(), 0}, {Device::cuda(0), 0}, {Device::meta(), 0}};
+constexpr const char* kNoBackEnd =
+    "this build of accrue has no CUDA back end (configure with ACCRUE_CUDA=ON)";
+
+// The stream of each CUDA device; 0: its main one. cpu and meta have only one.
+thread_local std::array<std::intptr_t, 128> cuda_streams{};
 }  // namespace
+
+int device_count(DeviceType type) {
+  if (type != DeviceType::kCuda) return 1;
+#if ACCRUE_HAS_CUDA
+  return cuda::availability().devices;
+#else
+  return 0;
+#endif
+}
+std::string why_no_cuda() {
+#if ACCRUE_HAS_CUDA
+  return cuda::availability().reason;
+#else
+  return kNoBackEnd;
+#endif
+}
 
 Backend& backend(Device device) {
   static CpuBackend cpu;
   static MetaBackend meta;
   if (device.is_cpu()) return cpu;
   if (device.is_meta()) return meta;
-  detail::fail(
-      ErrorCode::kUnsupported,
-      detail::concat(device, ": this build of accrue has no CUDA back end; use the device cpu"));
+#if ACCRUE_HAS_CUDA
+  return cuda::backend_of(device);
+#else
+  detail::fail(ErrorCode::kUnsupported,
+               detail::concat(device, ": ", kNoBackEnd, "; use the device cpu"));
+#endif
 }
 
 Stream current_stream(Device device) {
-  const Stream s = streams[static_cast<int>(device.type)];
-  return s.device == device ? s : Stream{device, 0};
+  if (!device.is_cuda()) return {device, 0};
+  const std::intptr_t s = cuda_streams[static_cast<std::size_t>(device.index)];
+  return {device, s != 0 ? s : backend(device).main_stream()};
 }
-StreamScope::StreamScope(Stream stream) noexcept
-    : previous_(std::exchange(streams[static_cast<int>(stream.device.type)], stream)) {}
-StreamScope::~StreamScope() { streams[static_cast<int>(previous_.device.type)] = previous_; }
+StreamScope::StreamScope(Stream stream) noexcept : previous_{stream.device, 0} {
+  if (stream.device.is_cuda())
+    previous_.native =
+        std::exchange(cuda_streams[static_cast<std::size_t>(stream.device.index)], stream.native);
+}
+StreamScope::~StreamScope() {
+  if (previous_.device.is_cuda())
+    cuda_streams[static_cast<std::size_t>(previous_.device.index)] = previous_.native;
+}
+
+OwnedStream::OwnedStream(Device device) : stream_{device, backend(device).create_stream()} {}
+OwnedStream::~OwnedStream() {
+  if (stream_.native != 0) backend(stream_.device).destroy_stream(stream_.native);
+}
+OwnedStream::OwnedStream(OwnedStream&& o) noexcept
+    : stream_{o.stream_.device, std::exchange(o.stream_.native, 0)} {}
+OwnedStream& OwnedStream::operator=(OwnedStream&& o) noexcept {
+  std::swap(stream_, o.stream_);
+  return *this;
+}
 
 Event::Event(Device device) : device_(device), native_(backend(device).create_event()) {}
 Event::~Event() {

@@ -1,18 +1,26 @@
 #pragma once
 // What core needs from a kind of device: raw memory, copies, streams. Kernels are not its business.
 #include <cstdint>
+#include <string>
 #include <accrue/core/types.h>
 
 namespace accrue {
 
 /// Raw services of one device. `backend(device)` throws kUnsupported where a build or machine lacks
-/// it.
+/// it, and says why.
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual void* system_allocate(std::int64_t bytes) = 0;  // nullptr when the system has no more
-  virtual void system_release(void* ptr, std::int64_t bytes) noexcept = 0;
-  virtual void copy_to_host(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;  // waits
+  /// Memory that kernels of stream s may use at once; nullptr when the system has no more.
+  virtual void* system_allocate(std::int64_t bytes, Stream s) = 0;
+  /// Gives it back after everything enqueued on s so far.
+  virtual void system_release(void* ptr, std::int64_t bytes, Stream s) noexcept = 0;
+  /// The stream of whoever asks for none.
+  virtual std::intptr_t main_stream() { return 0; }
+  virtual std::intptr_t create_stream() { return 0; }
+  virtual void destroy_stream(std::intptr_t) noexcept {}
+  /// The host's memory may be reused when these return; only copy_to_host waits for the device.
+  virtual void copy_to_host(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
   virtual void copy_from_host(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
   virtual void copy_within(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
   virtual void fill_bytes(void* dst, int byte, std::int64_t bytes, Stream s) = 0;
@@ -24,8 +32,27 @@ class Backend {
 };
 Backend& backend(Device device);
 
+/// How many devices of this kind the process can use. Never throws; asks the driver once.
+int device_count(DeviceType type);
+/// Why device_count(kCuda) is 0: "no NVIDIA driver ...", "the NVIDIA driver is too old ...", "this
+/// build has no CUDA back end ..."; empty when there is one.
+std::string why_no_cuda();
+
 /// The stream that ops of this thread use on a device (StreamScope changes it).
 Stream current_stream(Device device);
+
+/// A stream of one's own. Work on it is ordered with that of other streams by Event alone.
+class OwnedStream {
+ public:
+  explicit OwnedStream(Device device);
+  ~OwnedStream();
+  OwnedStream(OwnedStream&& other) noexcept;
+  OwnedStream& operator=(OwnedStream&& other) noexcept;
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
 
 /// While it lives, ops of this thread on `stream.device` run on this stream.
 class StreamScope {

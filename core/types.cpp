@@ -1,5 +1,7 @@
 #include <charconv>
 #include <ostream>
+#include <accrue/core/backend.h>
+#include <accrue/core/log.h>
 #include <accrue/core/types.h>
 
 namespace accrue {
@@ -23,6 +25,11 @@ Device Device::parse(std::string_view text) {
   if (text == "cpu") return cpu();
   if (text == "meta") return meta();
   if (text == "cuda") return cuda(0);
+  if (text == "auto") {
+    if (device_count(DeviceType::kCuda) > 0) return cuda(0);
+    log(LogLevel::kWarning, detail::concat("device auto: cpu, since ", why_no_cuda()));
+    return cpu();
+  }
   if (text.starts_with("cuda:")) {
     const std::string_view digits = text.substr(5);
     int index = -1;
@@ -31,7 +38,7 @@ Device Device::parse(std::string_view text) {
       return cuda(index);
   }
   detail::fail(ErrorCode::kInvalidArgument,
-               detail::concat("device '", text, "': expected cpu, meta, cuda or cuda:N"));
+               detail::concat("device '", text, "': expected cpu, meta, cuda, cuda:N or auto"));
 }
 std::string to_string(Device d) {
   return d.is_cpu() ? "cpu" : d.is_meta() ? "meta" : detail::concat("cuda:", int{d.index});

@@ -99,7 +99,8 @@ struct Device {
     return {DeviceType::kCuda, static_cast<std::int8_t>(i)};
   }
   static constexpr Device meta() { return {DeviceType::kMeta, 0}; }
-  /// "cpu", "meta", "cuda", "cuda:1"; anything else is an error.
+  /// "cpu", "meta", "cuda", "cuda:1"; "auto": cuda:0 where that can be used, else cpu with a logged
+  /// warning that says why. Anything else is an error.
   static Device parse(std::string_view text);
   bool is_cpu() const { return type == DeviceType::kCpu; }
   bool is_cuda() const { return type == DeviceType::kCuda; }

@@ -1,0 +1,77 @@
+#include <cuda_runtime_api.h>
+#include <accrue/core/cuda/backend.h>
+#include <accrue/core/cuda/check.h>
+#include <accrue/core/log.h>
+
+namespace accrue::cuda {
+namespace {
+std::string describe(int code, const char* call, const char* file, int line) {
+  const auto error = static_cast<cudaError_t>(code);
+  return accrue::detail::concat(cudaGetErrorName(error), " (", cudaGetErrorString(error), ") from ",
+                                call, " at ", file, ":", line);
+}
+std::string version(int v) { return accrue::detail::concat(v / 1000, ".", v % 1000 / 10); }
+
+std::string architecture_of_current_device() {
+  int device = 0, major = 0, minor = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+    return "this device";
+  return accrue::detail::concat("sm_", major, minor);
+}
+}  // namespace
+
+void fail(int code, const char* call, const char* file, int line) {
+  // Errors that do not stick must not come back from an unrelated call.
+  (void)cudaGetLastError();
+  const std::string what = describe(code, call, file, line);
+  if (code == cudaErrorMemoryAllocation) throw OutOfMemory("CUDA: " + what, 0, 0, 0, {});
+  if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
+    accrue::detail::fail(
+        ErrorCode::kUnsupported,
+        accrue::detail::concat("CUDA: this build has no kernel for the architecture of the GPU, ",
+                               architecture_of_current_device(),
+                               "; configure with CMAKE_CUDA_ARCHITECTURES naming it. ", what));
+  accrue::detail::fail(ErrorCode::kCuda, "CUDA: " + what);
+}
+void warn(int code, const char* call, const char* file, int line) noexcept {
+  (void)cudaGetLastError();
+  try {
+    log(LogLevel::kWarning, "CUDA: " + describe(code, call, file, line));
+  } catch (...) {}
+}
+
+void use_device(Device device) {
+  thread_local int current = -1;
+  if (current == device.index) return;
+  ACCRUE_CUDA_CHECK(cudaSetDevice(device.index));
+  current = device.index;
+}
+
+Availability judge(int driver_version, int runtime_version, int count_code, int count) {
+  using accrue::detail::concat;
+  if (driver_version == 0) return {0, "there is no NVIDIA driver on this machine"};
+  if (count_code == cudaErrorInsufficientDriver)
+    return {0, concat("the NVIDIA driver is too old: it knows CUDA ", version(driver_version),
+                      ", this build needs ", version(runtime_version), "; update the driver")};
+  if (count_code == cudaErrorNoDevice || (count_code == cudaSuccess && count == 0))
+    return {0, "no NVIDIA GPU is visible (is CUDA_VISIBLE_DEVICES set?)"};
+  if (count_code != cudaSuccess)
+    return {0, concat("the CUDA runtime did not start: ",
+                      cudaGetErrorString(static_cast<cudaError_t>(count_code)))};
+  return {count, ""};
+}
+
+const Availability& availability() {
+  static const Availability found = [] {
+    int driver = 0, runtime = 0, count = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+    (void)cudaRuntimeGetVersion(&runtime);
+    const int code = driver == 0 ? 0 : static_cast<int>(cudaGetDeviceCount(&count));
+    (void)cudaGetLastError();
+    return judge(driver, runtime, code, count);
+  }();
+  return found;
+}
+}  // namespace accrue::cuda
