@@ -1,5 +1,6 @@
 #include <charconv>
 #include <ostream>
+#include <utility>
 #include <accrue/core/backend.h>
 #include <accrue/core/log.h>
 #include <accrue/core/types.h>
@@ -17,6 +18,14 @@ std::string_view name_of(DType t) {
 }
 std::ostream& operator<<(std::ostream& out, DType t) { return out << name_of(t); }
 
+namespace {
+thread_local Device device_of_thread;
+}
+Device default_device() noexcept { return device_of_thread; }
+DeviceScope::DeviceScope(Device device) noexcept
+    : previous_(std::exchange(device_of_thread, device)) {}
+DeviceScope::~DeviceScope() { device_of_thread = previous_; }
+
 void detail::fail_dtype(DType t, const char* wanted) {
   fail(ErrorCode::kInvalidArgument, concat("expected ", wanted, ", got ", name_of(t)));
 }
@@ -24,6 +33,7 @@ void detail::fail_dtype(DType t, const char* wanted) {
 Device Device::parse(std::string_view text) {
   if (text == "cpu") return cpu();
   if (text == "meta") return meta();
+  if (text == "meta:cuda") return meta(DeviceType::kCuda);
   if (text == "cuda") return cuda(0);
   if (text == "auto") {
     if (device_count(DeviceType::kCuda) > 0) return cuda(0);
@@ -37,11 +47,14 @@ Device Device::parse(std::string_view text) {
     if (error == std::errc{} && end == digits.data() + digits.size() && index >= 0 && index < 128)
       return cuda(index);
   }
-  detail::fail(ErrorCode::kInvalidArgument,
-               detail::concat("device '", text, "': expected cpu, meta, cuda, cuda:N or auto"));
+  detail::fail(
+      ErrorCode::kInvalidArgument,
+      detail::concat("device '", text, "': expected cpu, cuda, cuda:N, auto, meta or meta:cuda"));
 }
 std::string to_string(Device d) {
-  return d.is_cpu() ? "cpu" : d.is_meta() ? "meta" : detail::concat("cuda:", int{d.index});
+  if (d.is_cpu()) return "cpu";
+  if (d.is_meta()) return d.target() == DeviceType::kCuda ? "meta:cuda" : "meta";
+  return detail::concat("cuda:", int{d.index});
 }
 std::ostream& operator<<(std::ostream& out, Device d) { return out << to_string(d); }
 

@@ -90,7 +90,8 @@ decltype(auto) visit_any(DType t, F&& f) {
 
 enum class DeviceType : std::uint8_t { kCpu, kCuda, kMeta };
 
-/// Where a tensor lives. `meta` runs a program without memory or arithmetic: it counts allocations.
+/// Where a tensor lives. `meta` runs a program without memory or arithmetic: it counts the
+/// allocations that a cpu would see, or a CUDA device.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   std::int8_t index = 0;
@@ -98,16 +99,37 @@ struct Device {
   static constexpr Device cuda(int i = 0) {
     return {DeviceType::kCuda, static_cast<std::int8_t>(i)};
   }
-  static constexpr Device meta() { return {DeviceType::kMeta, 0}; }
-  /// "cpu", "meta", "cuda", "cuda:1"; "auto": cuda:0 where that can be used, else cpu with a logged
-  /// warning that says why. Anything else is an error.
+  static constexpr Device meta(DeviceType counted = DeviceType::kCpu) {
+    return {DeviceType::kMeta, static_cast<std::int8_t>(counted == DeviceType::kCuda ? 1 : 0)};
+  }
+  /// "cpu", "meta", "meta:cuda", "cuda", "cuda:1"; "auto": cuda:0 where that can be used, else cpu
+  /// with a logged warning that says why. Anything else is an error.
   static Device parse(std::string_view text);
   bool is_cpu() const { return type == DeviceType::kCpu; }
   bool is_cuda() const { return type == DeviceType::kCuda; }
   bool is_meta() const { return type == DeviceType::kMeta; }
+  /// The kind whose kernels and workspaces are meant: meta's is the one whose memory it counts.
+  DeviceType target() const {
+    return !is_meta() ? type : index == 1 ? DeviceType::kCuda : DeviceType::kCpu;
+  }
   bool operator==(const Device&) const = default;
 };
 std::string to_string(Device device);
+
+/// Where tensors of this thread are made when no device is named: cpu, unless a DeviceScope says
+/// otherwise.
+Device default_device() noexcept;
+class DeviceScope {
+ public:
+  explicit DeviceScope(Device device) noexcept;
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  Device previous_;
+};
+
 std::ostream& operator<<(std::ostream& out, Device device);
 
 /// Sizes of a contiguous row-major block, outermost first. Rank 0 is one number.

@@ -50,7 +50,7 @@ class SafetensorsFile {
   DType dtype(std::string_view name) const;
 
   /// The tensor in new memory on `device`.
-  Tensor read(std::string_view name, Device device = {}, Tag tag = {}) const;
+  Tensor read(std::string_view name, Device device = default_device(), Tag tag = {}) const;
   /// Overwrites `into`, which must have the same shape and dtype. If the system fails in the middle
   /// of the read (kIo), the content of `into` is undefined; before that nothing is touched.
   void read_into(std::string_view name, const Tensor& into) const;

@@ -15,7 +15,7 @@ struct AccumulateItem {
 /// Adds many tensors into others in one pass: gradients of micro-batches into the float32 block
 /// that lasts over the window. Computes in dst's dtype, so bfloat16 sources lose nothing on the
 /// way. Everything lies on `device`. No two destinations may overlap.
-void accumulate(std::span<const AccumulateItem> items, Device device = {});
+void accumulate(std::span<const AccumulateItem> items, Device device = default_device());
 
 namespace kernels {
 struct Accumulate {

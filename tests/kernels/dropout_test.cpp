@@ -12,7 +12,7 @@ using namespace accrue::test;
 
 namespace {
 RandomState random_state(std::int64_t seed, std::int64_t step, const std::vector<std::int64_t>& ids,
-                         Device device = {}) {
+                         Device device = default_device()) {
   return {Tensor::from(std::vector<std::int64_t>{seed, step}, {2}, device),
           Tensor::from(ids, {static_cast<std::int64_t>(ids.size())}, device)};
 }

@@ -9,7 +9,7 @@ using namespace accrue;
 using namespace accrue::test;
 
 namespace {
-RandomState random_state(std::int64_t rows, Device device = {}) {
+RandomState random_state(std::int64_t rows, Device device = default_device()) {
   std::vector<std::int64_t> ids;
   for (std::int64_t i = 0; i < rows; ++i) ids.push_back(1000 + 7 * i);
   return {Tensor::from(std::vector<std::int64_t>{21, 3}, {2}, device),

@@ -20,7 +20,7 @@ struct Model {
 
   // eps 1e-5: some true gradients are 0 (the key bias), and eps 1e-8 would amplify their rounding
   // noise.
-  explicit Model(nn::GptShape shape, Device device = {}, bool adam = true,
+  explicit Model(nn::GptShape shape, Device device = default_device(), bool adam = true,
                  DType dtype = DType::kF32)
       : gpt(parameters, tiny_config(shape)) {
     parameters.allocate(device, dtype);

@@ -22,7 +22,8 @@ double rounded_to(DType t, double v) {
   return t == DType::kF32 ? static_cast<double>(static_cast<float>(v)) : v;
 }
 
-Tensor make(const Values& values, const Shape& shape, DType dtype, Device device = {}) {
+Tensor make(const Values& values, const Shape& shape, DType dtype,
+            Device device = default_device()) {
   return visit_any(dtype, [&]<class T>() {
     std::vector<T> out(values.size());
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -108,14 +109,14 @@ class Checker {
       const std::string name{name_of(t)};
       const Isa best = current_isa();
       for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
-        if (isa > best) continue;
+        if (isa > best || (!default_device().is_cpu() && isa != best)) continue;
         set_isa(isa);
+        const std::string where =
+            name + " on " + to_string(default_device()) + " " + std::string(name_of(isa));
         const Result r = run(t);
-        near("forward, " + name + " " + std::string(name_of(isa)), r.y, want,
-             half ? c.tolerance_bf16 : c.tolerance_f32);
+        near("forward, " + where, r.y, want, half ? c.tolerance_bf16 : c.tolerance_f32);
         for (std::size_t i = 0; i < inputs.size(); ++i)
-          near("gradient of " + c.inputs[i].name + ", " + name + " " + std::string(name_of(isa)),
-               r.gradients[i], exact.gradients[i],
+          near("gradient of " + c.inputs[i].name + ", " + where, r.gradients[i], exact.gradients[i],
                half ? c.gradient_tolerance_bf16 : c.gradient_tolerance_f32);
       }
       set_isa(best);
@@ -140,7 +141,7 @@ class Checker {
     return is_floating(in.dtype) && in.follows_dtype ? run_dtype : in.dtype;
   }
   std::vector<Tensor> tensors(const std::vector<Values>& values, DType dtype,
-                              Device device = {}) const {
+                              Device device = default_device()) const {
     std::vector<Tensor> out;
     for (std::size_t i = 0; i < values.size(); ++i)
       out.push_back(make(values[i], c.inputs[i].shape, type_of(i, dtype), device));
@@ -199,6 +200,7 @@ class Checker {
     set_num_threads(1);
     const Result first = run(dtype);
     for (const int threads : {1, 2, 7}) {
+      if (threads > 1 && !default_device().is_cpu()) break;  // they are the cpu's
       INFO(name_of(dtype) << ": the same bits with " << threads << " threads");
       set_num_threads(threads);
       const Result again = run(dtype);
@@ -233,8 +235,9 @@ class Checker {
       if (c.inputs[i].differentiable && type_of(i, dtype) == dtype)
         p[i] = set.add(c.inputs[i].name, c.inputs[i].shape, false, {});
     if (set.all().empty()) return;
-    set.allocate(Device::cpu(), dtype);
-    std::memset(set.grads().view().ptr, 0xFF, static_cast<std::size_t>(set.grads().view().bytes()));
+    set.allocate(default_device(), dtype);
+    const View grads = set.grads().view();
+    backend(default_device()).fill_bytes(grads.ptr, 0xFF, grads.bytes(), set.grads().stream());
     std::vector<Tensor> in = tensors(inputs, dtype);
     for (std::size_t i = 0; i < in.size(); ++i)
       if (p[i]) p[i]->value.copy_from(in[i]), in[i] = p[i]->value;
@@ -308,7 +311,8 @@ class Checker {
   void meta(DType dtype) const {
     std::int64_t peaks[2];
     Shape shapes[2];
-    for (const Device device : {Device::cpu(), Device::meta()}) {
+    const Device here = default_device();
+    for (const Device device : {here, Device::meta(here.target())}) {
       Allocator& allocator = Allocator::of(device);
       std::vector<Tensor> in = tensors(inputs, dtype, device);
       const std::int64_t before = allocator.stats().live;
@@ -328,7 +332,7 @@ class Checker {
       shapes[at] = y.shape();
       peaks[at] = allocator.stats().peak - before;
     }
-    INFO(name_of(dtype) << ": meta against cpu");
+    INFO(name_of(dtype) << ": meta against " << here);
     CHECK(shapes[0] == shapes[1]);
     CHECK(peaks[0] == peaks[1]);
   }

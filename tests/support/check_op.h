@@ -1,5 +1,6 @@
 #pragma once
-// One description of an op, all checks. A test says what the op is; check_op drives
+// One description of an op, all checks, on the default device (ACCRUE_TEST_DEVICE chooses it). A
+// test says what the op is; check_op drives
 //   - the forward pass in float64 against the reference, and in float32 and bfloat16 within
 //   tolerance;
 //   - the gradients in float64 against central differences, and in float32 and bfloat16 against
@@ -8,7 +9,7 @@
 //   tensor in two places;
 //   - the same bits on a second run and with 1, 2 and 7 threads; every instruction set within
 //   tolerance;
-//   - meta: the same shape and the same peak memory as cpu, to the byte.
+//   - meta: the same shape and the same peak memory as the device, to the byte.
 #include <functional>
 #include <string>
 #include <vector>

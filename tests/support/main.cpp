@@ -4,10 +4,48 @@
   #define CATCH_CONFIG_RUNNER
   #include <catch2/catch.hpp>
 #endif
+#include <cstdio>
+#include <cstdlib>
+#include <accrue/config.h>
 #include <accrue/core/allocator.h>
+#include <accrue/core/backend.h>
+#if ACCRUE_CUDA_SIM
+  #include <simcuda/simcuda.h>
 
-// Fresh memory is NaN in every test: nobody may rely on its content, and beta 0 must not read it.
+namespace {
+// What the simulated device has to complain about fails the test in which it happened.
+struct Reports : Catch::TestEventListenerBase {
+  using TestEventListenerBase::TestEventListenerBase;
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    for (const simcuda::Report& r : simcuda::take_reports()) {
+      std::fprintf(stderr, "simulated CUDA, during '%s': %s: %s\n", stats.testInfo.name.c_str(),
+                   r.kind.c_str(), r.text.c_str());
+      ++count;
+    }
+    TestEventListenerBase::testCaseEnded(stats);
+  }
+  static inline int count = 0;
+};
+CATCH_REGISTER_LISTENER(Reports)
+}  // namespace
+#endif
+
+/// ACCRUE_TEST_DEVICE names the default device of all tests: cpu, or cuda. Where it cannot be used,
+/// nothing runs and the exit code is 77: skipped.
 int main(int argc, char** argv) {
+  const char* name = std::getenv("ACCRUE_TEST_DEVICE");
+  const accrue::Device device = accrue::Device::parse(name ? name : "cpu");
+  if (device.is_cuda() && accrue::device_count(accrue::DeviceType::kCuda) == 0) {
+    std::printf("skipped: %s\n", accrue::why_no_cuda().c_str());
+    return 77;
+  }
+  const accrue::DeviceScope everywhere(device);
+  // Fresh memory is NaN in every test: nobody may rely on its content, and beta 0 must not read it.
   accrue::Allocator::of(accrue::Device::cpu()).set_poison(true);
-  return Catch::Session().run(argc, argv);
+  accrue::Allocator::of(device).set_poison(true);
+  int result = Catch::Session().run(argc, argv);
+#if ACCRUE_CUDA_SIM
+  if (result == 0 && Reports::count > 0) result = 1;
+#endif
+  return result;
 }

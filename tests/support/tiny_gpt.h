@@ -54,7 +54,7 @@ struct RaggedBatch {
   };
   /// Sequences [first, first + count), padded to the longest of them (or to `width`).
   Micro micro(std::int64_t first, std::int64_t count, std::uint64_t step = 0,
-              std::int64_t width = 0, Device device = {}) const {
+              std::int64_t width = 0, Device device = default_device()) const {
     for (std::int64_t s = first; s < first + count; ++s)
       width =
           std::max(width, static_cast<std::int64_t>(tokens[static_cast<std::size_t>(s)].size()));
