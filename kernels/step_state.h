@@ -17,14 +17,18 @@ struct ScheduleSpec {
   /// while step < warmup; then from base to `final` over the steps warmup .. total, linearly or
   /// along a half cosine.
   double at(std::int64_t step) const {
+    return at(step, [](double t) { return std::cos(3.14159265358979323846 * t); });
+  }
+  /// The same for a kernel, which brings its own cos_pi(t) = cos(pi t).
+  template <class CosPi>
+  constexpr double at(std::int64_t step, CosPi cos_pi) const {
     if (step < warmup) return base * static_cast<double>(step + 1) / static_cast<double>(warmup);
     if (kind == kConstant) return base;
     const std::int64_t span = total - warmup;
     double t = span > 0 ? static_cast<double>(step - warmup) / static_cast<double>(span) : 1.0;
     t = t < 1.0 ? t : 1.0;
-    return kind == kLinear
-               ? base + (final - base) * t
-               : final + 0.5 * (base - final) * (1.0 + std::cos(3.14159265358979323846 * t));
+    return kind == kLinear ? base + (final - base) * t
+                           : final + 0.5 * (base - final) * (1.0 + cos_pi(t));
   }
 };
 

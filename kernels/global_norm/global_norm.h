@@ -14,9 +14,11 @@ namespace accrue::kernels {
 ///   skip  = the sum of squares, loss_sum or weight is not finite, or weight <= 0; then scale = 0
 ///           and skipped + 1, else step + 1
 /// loss_sum and weight are read and left as they are. Squares are added in double: over 32 lanes
-/// in chunks of 4096 elements, which begin at each segment's offset, and then chunk by chunk in the
-/// order of the segments. So the bits of a float32 norm depend neither on the threads nor on the
-/// instruction set. Clipping comes after the sums are divided by the weight, once per window.
+/// in chunks of 4096 elements, which begin at each segment's offset; then the sums of the chunks,
+/// in the order of the segments, over 1024 lanes (lane j has chunks j, j + 1024, ...). Lanes are
+/// added in halves. So the bits of a float32 norm depend neither on the threads nor on the
+/// instruction set nor on the device; only a cosine's learning rate may differ by an ulp between
+/// devices. Clipping comes after the sums are divided by the weight, once per window.
 struct GlobalNorm {
   ConstView grads;                    // flat block
   std::span<const Segment> segments;  // of the touched parameters; on the host
@@ -28,5 +30,6 @@ struct GlobalNorm {
 extern const Kernel<GlobalNorm> global_norm;
 
 inline constexpr std::int64_t kNormChunk = 4096;
+inline constexpr int kNormSums = 32, kNormLanes = 1024;
 std::int64_t global_norm_workspace(std::span<const Segment> segments);
 }  // namespace accrue::kernels

@@ -8,7 +8,6 @@
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 namespace {
 constexpr std::int64_t kGrain = 32;  // chunks
-constexpr int kSums = 32;
 
 // By intrinsics: GCC 12 converts a vector in halves, through memory. (The masked form of AVX-512,
 // since it warns about its own plain one.)
@@ -25,24 +24,29 @@ ACCRUE_INLINE Vec<double> load_double(const float* p) {
 }
 ACCRUE_INLINE Vec<double> load_double(const double* p) { return load<double>(p); }
 
+template <std::size_t kN>
+double add_halves(double (&lanes)[kN]) {
+  for (std::size_t width = kN / 2; width > 0; width /= 2)
+    for (std::size_t j = 0; j < width; ++j) lanes[j] += lanes[j + width];
+  return lanes[0];
+}
+
 template <class T>
 double square_sum(const T* g, std::int64_t n) {
-  constexpr int kVectors = kSums / kLanes<double>;
+  constexpr int kVectors = kNormSums / kLanes<double>;
   Vec<double> sum[kVectors] = {};
   std::int64_t i = 0;
-  for (; i + kSums <= n; i += kSums)
+  for (; i + kNormSums <= n; i += kNormSums)
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
       const Vec<double> x = load_double(g + i + v * kLanes<double>);
       sum[v] += x * x;
     }
-  double lanes[kSums];
+  double lanes[kNormSums];
   std::memcpy(lanes, sum, sizeof lanes);
   for (int j = 0; i < n; ++i, ++j)
     lanes[j] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
-  for (int width = kSums / 2; width > 0; width /= 2)
-    for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
-  return lanes[0];
+  return add_halves(lanes);
 }
 
 template <class T>
@@ -53,9 +57,10 @@ double square_sum(const GlobalNorm& a) {
                  [&](const Segment&, std::int64_t number, std::int64_t offset, std::int64_t size) {
                    sums[number] = square_sum(g + offset, size);
                  });
-  double sum = 0;
-  for (std::int64_t c = 0, n = segment_chunks(a.segments, kNormChunk); c < n; ++c) sum += sums[c];
-  return sum;
+  double lanes[kNormLanes] = {};
+  for (std::int64_t c = 0, n = segment_chunks(a.segments, kNormChunk); c < n; ++c)
+    lanes[c % kNormLanes] += sums[c];
+  return add_halves(lanes);
 }
 }  // namespace
 

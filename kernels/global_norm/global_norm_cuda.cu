@@ -1,0 +1,123 @@
+#include <limits>
+#include <accrue/core/cuda/device.cuh>
+#include <accrue/core/cuda/vector.cuh>
+#include <accrue/kernels/cuda/segments.cuh>
+#include <accrue/kernels/global_norm/global_norm.h>
+
+namespace accrue::kernels::cuda {
+namespace {
+using accrue::cuda::kFullMask;
+
+// Eight threads take one chunk, each four of the 32 sums: so 16-byte loads keep the order that the
+// header promises.
+constexpr int kGroup = 8, kVector = kNormSums / kGroup;
+constexpr int kThreads = 64, kChunks = kThreads / kGroup;
+constexpr int kPerBlock = kChunks * static_cast<int>(kNormChunk);
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    square_sums(SegmentBatch batch, const T* __restrict__ grads, double* __restrict__ sums) {
+  const auto part = batch.part(kPerBlock);
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup;
+  const int lane = thread % kGroup * kVector, first = group * static_cast<int>(kNormChunk);
+  const int left = part.size - first;
+  const int size = left < kNormChunk ? left : static_cast<int>(kNormChunk);
+  const T* g = grads + part.begin + first;
+  double sum[kVector] = {};
+  if (size > 0) {
+    const int whole = size / kNormSums * kNormSums;
+    if (aligned_to(g, 16)) {
+#pragma unroll 8
+      for (int i = lane; i < whole; i += kNormSums) {
+        double x[kVector];
+        accrue::cuda::load<kVector>(g + i, x);
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) sum[k] += x[k] * x[k];
+      }
+    } else {
+      for (int i = lane; i < whole; i += kNormSums) {
+#pragma unroll
+        for (int k = 0; k < kVector; ++k)
+          sum[k] += static_cast<double>(g[i + k]) * static_cast<double>(g[i + k]);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      const int i = whole + lane + k;
+      if (i < size) sum[k] += static_cast<double>(g[i]) * static_cast<double>(g[i]);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kVector; ++k) {
+#pragma unroll
+    for (int width = kGroup / 2; width > 0; width /= 2)
+      sum[k] += __shfl_xor_sync(kFullMask, sum[k], width);
+  }
+#pragma unroll
+  for (int width = kVector / 2; width > 0; width /= 2) {
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum[k] += sum[k + width];
+  }
+  if (lane == 0 && size > 0) sums[part.tag + part.number * kChunks + group] = sum[0];
+}
+
+struct CosPi {
+  __host__ __device__ double operator()(double t) const { return cospi(t); }
+};
+__device__ __forceinline__ bool finite(double v) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  return v >= -kMost && v <= kMost;
+}
+
+// One block.
+__global__ void __launch_bounds__(kNormLanes)
+    finish(const double* sums, std::int64_t chunks, StepState* state, ScheduleSpec schedule,
+           double max_norm) {
+  ACCRUE_SHARED(double, lanes, [kNormLanes]);
+  const int thread = static_cast<int>(threadIdx.x);
+  double sum = 0;
+#pragma unroll 8
+  for (std::int64_t c = thread; c < chunks; c += kNormLanes) sum += sums[c];
+  lanes[thread] = sum;
+  for (int width = kNormLanes / 2; width > 0; width /= 2) {
+    __syncthreads();
+    if (thread < width) lanes[thread] += lanes[thread + width];
+  }
+  if (thread != 0) return;
+  const double squares = lanes[0];
+  StepState s = *state;
+  const bool counts = s.weight > 0 && finite(s.weight);
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  s.loss = counts ? s.loss_sum / s.weight : kNone;
+  s.norm = counts ? std::sqrt(squares) / s.weight : kNone;
+  s.lr = schedule.at(s.step, CosPi{});
+  s.skip = !counts || !finite(squares) || !finite(s.loss_sum);
+  const double clip = max_norm > 0 ? max_norm / (s.norm + 1e-6) : 1.0;
+  s.scale = s.skip ? 0.0 : (clip < 1.0 ? clip : 1.0) / s.weight;
+  ++(s.skip ? s.skipped : s.step);
+  *state = s;
+}
+}  // namespace
+
+void global_norm(Stream stream, const GlobalNorm& a) {
+  auto* sums = static_cast<double*>(a.workspace.ptr);
+  std::int64_t chunks = 0;
+  const auto first_chunk = [&](const Segment& s) {
+    const std::int64_t first = chunks;
+    chunks += chunk_count(s.size, kNormChunk);
+    return first;
+  };
+  const auto run = [&]<class T>() {
+    for_each_batch(a.segments, kPerBlock, first_chunk, [&](const SegmentBatch& batch, dim3 grid) {
+      accrue::cuda::launch(square_sums<T>, grid, dim3(kThreads), 0, stream, batch,
+                           a.grads.data<T>(), sums);
+    });
+  };
+  if (a.grads.dtype == DType::kF64)
+    run.template operator()<double>();
+  else
+    run.template operator()<float>();
+  accrue::cuda::launch(finish, dim3(1), dim3(kNormLanes), 0, stream, sums, chunks, a.state,
+                       a.schedule, a.max_norm);
+}
+}  // namespace accrue::kernels::cuda
