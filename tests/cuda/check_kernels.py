@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Checks what nvcc produced against kernel_rules.txt, and writes a table that a person can read.
+
+  check_kernels.py [--table kernels.md] [--rules kernel_rules.txt] [--complete] <object files or folders...>
+
+Folders are searched for *.cu.o. Exit code 0: all rules hold; 1: each broken one is named with its kernel; 2: bad
+arguments, or something that cannot be read. --complete: an op of the rules without a kernel is a fault too.
+"""
+import argparse
+import collections
+import fnmatch
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cubin  # noqa: E402
+import occupancy  # noqa: E402
+
+ACCESSES = ('loads', 'stores', 'both', 'any', 'none')
+WIDTHS = (8, 16, 32, 64, 128, 256)
+
+
+class BadRules(Exception):
+    pass
+
+
+class Rules:
+    def __init__(self, lines):
+        self.ops, self.exceptions, self.stacks, self.used = {}, [], [], set()
+        for number, line in enumerate(lines, 1):
+            words = line.split('#')[0].split(None, 2)
+            if not words:
+                continue
+            pattern, demand, why = (words + ['', ''])[:3]
+            if demand not in ACCESSES + ('stack',):
+                raise BadRules(f'line {number}: expected <pattern> {"|".join(ACCESSES)}|stack, got: {line.strip()}')
+            if ('/' in pattern) != bool(why):
+                raise BadRules(f'line {number}: an exception, and nothing else, names its reason: {line.strip()}')
+            if demand == 'stack':
+                self.stacks.append(pattern)
+            elif '/' in pattern:
+                self.exceptions.append((pattern, demand))
+            else:
+                self.ops[pattern] = demand
+
+    def _matches(self, pattern, kernel):
+        if fnmatch.fnmatchcase(f'{op_of(kernel)}/{short_name(kernel)}', pattern):
+            self.used.add(pattern)
+            return True
+        return False
+
+    def demand(self, kernel):
+        for pattern, demand in self.exceptions:
+            if self._matches(pattern, kernel):
+                return demand
+        return 'none' if is_scalar(kernel) else self.ops.get(op_of(kernel), 'none')
+
+    def may_have_stack(self, kernel):
+        return any([self._matches(pattern, kernel) for pattern in self.stacks])
+
+    def unused(self):
+        return [p for p in self.stacks + [p for p, _ in self.exceptions] if p not in self.used]
+
+
+def op_of(kernel):
+    return re.sub(r'(_cuda)?\.cu$', '', kernel.source)
+
+
+def signature(kernel):
+    """Name and template arguments without return type, namespaces and parameters."""
+    name = kernel.name.replace('(anonymous namespace)::', '').replace('accrue::', '')
+    depth, end = 0, len(name)
+    for at, letter in enumerate(name):  # the parameters begin at the first parenthesis outside <>
+        depth += (letter == '<') - (letter == '>')
+        if letter == '(' and depth == 0:
+            end = at
+            break
+    depth, begin = 0, 0
+    for at, letter in enumerate(name[:end]):
+        depth += (letter == '<') - (letter == '>')
+        if depth == 0 and (letter == ' ' or name[at:at + 2] == '::'):
+            begin = at + (1 if letter == ' ' else 2)
+    return name[begin:end]
+
+
+def short_name(kernel):
+    return signature(kernel).split('<')[0]
+
+
+def is_scalar(kernel):
+    return re.search('scalar|ragged', signature(kernel), re.IGNORECASE) is not None
+
+
+def faults_of(kernel, rules):
+    """The rules that a kernel breaks, as words."""
+    found = []
+    if not rules.may_have_stack(kernel):
+        stored, loaded = kernel.local_bytes('store'), kernel.local_bytes('load')
+        if kernel.stack:
+            found.append(f'stack frame of {kernel.stack} bytes')
+        if stored or loaded:
+            found.append(f'local memory or spills: {stored} bytes stored, {loaded} loaded')
+    if not kernel.threads:
+        found.append('no launch bound (__launch_bounds__)')
+    demand = rules.demand(kernel)
+    wide = {d: sum(kernel.count('global', d, b) for b in (128, 256)) for d in ('load', 'store')}
+    if demand in ('loads', 'both') and not wide['load']:
+        found.append('no 128-bit load from global memory')
+    if demand in ('stores', 'both') and not wide['store']:
+        found.append('no 128-bit store to global memory')
+    if demand == 'any' and not wide['load'] + wide['store']:
+        found.append('no 128-bit access to global memory')
+    return found
+
+
+def widths(kernel, direction):
+    """'4x128 1x32', of global memory; generic accesses are marked."""
+    parts = [f'{n}x{b}{mark}' for space, mark in (('global', ''), ('generic', ' generic'))
+             for b in reversed(WIDTHS) if (n := kernel.count(space, direction, b))]
+    return ' '.join(parts) or '-'
+
+
+def table(kernels, faults):
+    """One row per kernel and architecture, in Markdown."""
+    lines = ['# Kernels as nvcc made them', '',
+             'Registers of a thread; bytes of static shared memory, stack and spills (stored/loaded) ; threads of a',
+             'block as its launch bound; occupancy computed for such a block without dynamic shared memory, which is',
+             'chosen at launch (* marks kernels that use some); loads and stores of global memory as instructions',
+             'times bits. Kernels marked ! break a rule of tests/cuda/kernel_rules.txt.', '',
+             '| op | kernel | sm | registers | shared | stack | spills | threads | occupancy | loads | stores |',
+             '|---|---|---|---:|---:|---:|---|---:|---:|---|---|']
+    for k in kernels:
+        share = occupancy.occupancy(k.arch, k.threads, k.registers, k.shared)
+        dynamic = '*' if not k.shared and k.count('shared', 'store') else ''
+        spills = f'{k.local_bytes("store")}/{k.local_bytes("load")}' if k.count('local', 'store') else '0'
+        lines.append(f'| {op_of(k)} | {"! " if faults.get((k.symbol, k.arch)) else ""}`{signature(k)}` | {k.arch} | '
+                     f'{k.registers} | {k.shared}{dynamic} | {k.stack} | {spills} | {k.threads or "-"} | '
+                     f'{"-" if share is None else f"{share:.0%}"} | {widths(k, "load")} | {widths(k, "store")} |')
+    return '\n'.join(lines) + '\n'
+
+
+def inputs(paths):
+    for path in paths:
+        if os.path.isdir(path):
+            for folder, _, files in os.walk(path):
+                yield from sorted(os.path.join(folder, f) for f in files if f.endswith('.cu.o'))
+        else:
+            yield path
+
+
+def main():
+    parser = argparse.ArgumentParser(description='Checks the kernels that nvcc made.')
+    parser.add_argument('paths', nargs='+', help='object files, libraries, cubins, or folders with *.cu.o')
+    parser.add_argument('--table', help='also write the table into this file')
+    parser.add_argument('--rules', default=os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                                        'kernel_rules.txt'))
+    parser.add_argument('--complete', action='store_true', help='every op of the rules must be there')
+    arguments = parser.parse_args()
+    try:
+        with open(arguments.rules, encoding='utf-8') as file:
+            rules = Rules(file)
+        found = {}
+        for path in inputs(arguments.paths):
+            for kernel in cubin.read_file(path):
+                found.setdefault((kernel.symbol, kernel.arch), kernel)
+    except (OSError, BadRules, cubin.Unreadable) as e:
+        print(f'check_kernels: {e}', file=sys.stderr)
+        return 2
+    if not found:
+        print('check_kernels: no CUDA kernel in ' + ', '.join(arguments.paths), file=sys.stderr)
+        return 2
+    kernels = list(found.values())
+    cubin.demangle(kernels)
+    kernels.sort(key=lambda k: (op_of(k), signature(k), int(re.sub(r'\D', '', k.arch))))
+    faults = {(k.symbol, k.arch): faults_of(k, rules) for k in kernels}
+    if arguments.table:
+        with open(arguments.table, 'w', encoding='utf-8') as file:
+            file.write(table(kernels, faults))
+    for k in kernels:
+        for fault in faults[k.symbol, k.arch]:
+            print(f'{op_of(k)}: {signature(k)} (sm_{k.arch}): {fault}')
+    broken = sum(map(len, faults.values()))
+    missing, unused = [], []
+    if arguments.complete:
+        missing = sorted(set(rules.ops) - {op_of(k) for k in kernels if not is_scalar(k)})
+        unused = rules.unused()
+        for op in missing:
+            print(f'{op}: in the rules, but no vectorised kernel of it was found')
+        for pattern in unused:
+            print(f'{pattern}: an exception of the rules that no kernel needs')
+    archs = collections.Counter(k.arch for k in kernels)
+    print(f'{len(kernels)} kernels ({", ".join(f"{n} for sm_{a}" for a, n in sorted(archs.items()))}), '
+          f'{broken + len(missing) + len(unused)} faults')
+    return 1 if broken or missing or unused else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
