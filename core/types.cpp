@@ -1,6 +1,7 @@
 #include <charconv>
 #include <ostream>
 #include <utility>
+#include <accrue/config.h>
 #include <accrue/core/backend.h>
 #include <accrue/core/log.h>
 #include <accrue/core/types.h>
@@ -37,7 +38,8 @@ Device Device::parse(std::string_view text) {
   if (text == "cuda") return cuda(0);
   if (text == "auto") {
     if (device_count(DeviceType::kCuda) > 0) return cuda(0);
-    log(LogLevel::kWarning, detail::concat("device auto: cpu, since ", why_no_cuda()));
+    log(ACCRUE_HAS_CUDA ? LogLevel::kWarning : LogLevel::kDebug,
+        detail::concat("device auto: cpu, since ", why_no_cuda()));
     return cpu();
   }
   if (text.starts_with("cuda:")) {

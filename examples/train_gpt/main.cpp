@@ -196,7 +196,8 @@ int run(int argc, char** argv) {
   set_num_threads(o.threads);
   const Device device = Device::parse(o.device);
   (void)backend(device);
-  ACCRUE_CHECK(device.is_cpu(), "--device ", o.device, ": training runs on cpu in this version");
+  o.device = to_string(device);
+  ACCRUE_CHECK(!device.is_meta(), "--device ", o.device, ": training needs a device with memory");
   std::vector<std::string> keep;  // what a later --resume needs
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool dropped = all[i] == "--resume" || all[i] == "--data" || all[i] == "--out";

@@ -108,7 +108,8 @@ Parsed parse(int argc, char** argv, Options& o) {
                  "Threads; 0: one per processor. The result does not depend on it")
       ->check(CLI::Range(0, 4096))
       ->group("Batch and memory");
-  app.add_option("--device", o.device, "cpu (cuda is not part of this version)")
+  app.add_option("--device", o.device,
+                 "cpu, cuda, cuda:N, or auto: the first GPU that can be used, else the cpu")
       ->group("Batch and memory");
 
   app.add_option("--optimizer", o.optimizer, "adamw or sgd")

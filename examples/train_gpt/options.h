@@ -19,7 +19,7 @@ struct Options {
   std::int64_t micro = 0;   // 0: chosen to fit the budget
   std::int64_t memory = 0;  // budget in bytes; 0: none
   int threads = 0;          // 0: one per processor
-  std::string device = "cpu";
+  std::string device = "auto";  // a device's own name once it is chosen
   // optimizer
   std::string optimizer = "adamw";
   std::int64_t steps = 200;

@@ -80,20 +80,20 @@ double Trainer::evaluate(const data::Dataset& dataset, std::int64_t samples, std
 
 std::int64_t predicted_peak(const Options& o, std::int64_t vocabulary, std::int64_t micro,
                             const data::Dataset* validation) {
-  Allocator& memory = Allocator::of(Device::meta());
+  const Device meta = Device::meta(Device::parse(o.device).target());
+  Allocator& memory = Allocator::of(meta);
   const std::int64_t before = memory.stats().live;
   memory.reset_peak();
-  Trainer trainer(o, vocabulary, Device::meta());
+  Trainer trainer(o, vocabulary, meta);
   {
     // Two full micro-batches and the short last one show the peak of any number of them; the whole
     // logical batch is there all the time.
-    const data::Batch batch = empty_batch(o.batch, o.model.context, Device::meta());
+    const data::Batch batch = empty_batch(o.batch, o.model.context, meta);
     trainer.step(batch.slice(0, std::min(o.batch, 2 * micro + o.batch % micro)), micro, 0);
   }
   if (validation) trainer.evaluate(*validation, std::min(o.eval_samples, micro), micro);
   if (o.sample > 0) {
-    const Tensor tokens =
-        Tensor::empty({1, o.model.context}, DType::kI32, Device::meta(), {"prompt"});
+    const Tensor tokens = Tensor::empty({1, o.model.context}, DType::kI32, meta, {"prompt"});
     trainer.model().hidden(tokens);
   }
   return memory.stats().peak - before;

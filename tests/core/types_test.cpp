@@ -3,6 +3,12 @@
 #include <cstring>
 #include <limits>
 #include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+#include <accrue/core/backend.h>
+#include <accrue/core/log.h>
+#include <accrue/core/tensor.h>
 #include <accrue/core/types.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
@@ -99,14 +105,54 @@ TEST_CASE("Device: parsed and printed", "[core][types]") {
   CHECK(Device::parse("cuda") == Device::cuda(0));
   CHECK(Device::parse("cuda:0") == Device::cuda(0));
   CHECK(Device::parse("cuda:127") == Device::cuda(127));
-  for (const Device d : {Device::cpu(), Device::meta(), Device::cuda(3)})
+  CHECK(Device::parse("meta:cuda") == Device::meta(DeviceType::kCuda));
+  CHECK(Device::meta() != Device::meta(DeviceType::kCuda));
+  CHECK(Device::meta().target() == DeviceType::kCpu);
+  CHECK(Device::meta(DeviceType::kCuda).target() == DeviceType::kCuda);
+  CHECK(Device::cuda(1).target() == DeviceType::kCuda);
+  for (const Device d :
+       {Device::cpu(), Device::meta(), Device::meta(DeviceType::kCuda), Device::cuda(3)})
     CHECK(Device::parse(to_string(d)) == d);
   for (const char* text : {"", "CPU", "cpu ", "gpu", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x",
                            "cuda:128", "cuda:99999999999999999999", "cuda:1:2", "meta:0"}) {
     INFO(text);
     CHECK(error_of([&] { Device::parse(text); }) ==
-          "device '" + std::string(text) + "': expected cpu, meta, cuda or cuda:N");
+          "device '" + std::string(text) +
+              "': expected cpu, cuda, cuda:N, auto, meta or meta:cuda");
   }
+}
+
+TEST_CASE("Device auto: cuda where it can be used, else cpu with the reason in the log",
+          "[core][types]") {
+  std::vector<std::string> lines;
+  const LogCallback before =
+      set_log_callback([&](LogLevel, std::string_view text) { lines.emplace_back(text); });
+  const Device d = Device::parse("auto");
+  set_log_callback(before);
+  if (device_count(DeviceType::kCuda) > 0) {
+    CHECK(d == Device::cuda(0));
+    CHECK(lines.empty());
+    CHECK(why_no_cuda().empty());
+  } else {
+    CHECK(d == Device::cpu());
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0] == "device auto: cpu, since " + why_no_cuda());
+    CHECK(why_no_cuda().size() > 10);
+  }
+}
+
+TEST_CASE("DeviceScope: where tensors without a device are made", "[core][types]") {
+  const Device outer = default_device();
+  {
+    const DeviceScope meta(Device::meta());
+    CHECK(Tensor::empty({2}, DType::kF32).device() == Device::meta());
+    Device elsewhere = Device::meta();
+    std::thread([&] { elsewhere = default_device(); }).join();
+    CHECK(elsewhere == Device::cpu());
+    const DeviceScope inner(Device::cpu());
+    CHECK(Tensor::zeros({2}, DType::kF32).device() == Device::cpu());
+  }
+  CHECK(default_device() == outer);
 }
 
 TEST_CASE("bfloat16: all 65536 values survive the way through float32", "[core][bfloat16]") {
