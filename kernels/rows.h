@@ -24,4 +24,21 @@ constexpr std::int64_t partial_rows(std::int64_t rows, std::int64_t cols) {
 constexpr std::int64_t partial_count(std::int64_t rows, std::int64_t cols) {
   return chunk_count(rows, partial_rows(rows, cols));
 }
+
+/// The same on CUDA, where each run is one block: at most kDevicePartials of them, whatever the
+/// device; two for each multiprocessor of a GPU that has 132.
+inline constexpr std::int64_t kDevicePartials = 264;
+constexpr std::int64_t device_partial_rows(std::int64_t rows) {
+  const std::int64_t even = (rows + kDevicePartials - 1) / kDevicePartials;
+  return even > 8 ? even : 8;
+}
+constexpr std::int64_t device_partial_count(std::int64_t rows) {
+  return chunk_count(rows, device_partial_rows(rows));
+}
+
+/// Partial rows in a workspace: enough for the CPU and for CUDA, so that plans of memory agree.
+constexpr std::int64_t partial_workspace(std::int64_t rows, std::int64_t cols) {
+  const std::int64_t host = partial_count(rows, cols), device = device_partial_count(rows);
+  return host > device ? host : device;
+}
 }  // namespace accrue::kernels

@@ -29,7 +29,7 @@ ACCRUE_BENCH(layer_norm) {
       const Tensor dweight = Tensor::empty({cols}, DType::kF32);
       const Tensor dbias = Tensor::empty({cols}, DType::kF32);
       const Tensor partials =
-          Tensor::empty({kernels::partial_count(rows, cols), 2, cols}, DType::kF32);
+          Tensor::empty({kernels::partial_workspace(rows, cols), 2, cols}, DType::kF32);
       const std::string size = std::to_string(rows) + "x" + std::to_string(cols);
       add({.kernel = "layer_norm_forward",
            .size = size,

@@ -25,7 +25,7 @@ ACCRUE_BENCH(rms_norm) {
       const Tensor rstd = Tensor::empty({rows}, DType::kF32);
       const Tensor dweight = Tensor::empty({cols}, DType::kF32);
       const Tensor partials =
-          Tensor::empty({kernels::partial_count(rows, cols), cols}, DType::kF32);
+          Tensor::empty({kernels::partial_workspace(rows, cols), cols}, DType::kF32);
       const std::string size = std::to_string(rows) + "x" + std::to_string(cols);
       const auto forward = [=] {
         kernels::rms_norm_forward(x.stream(),

@@ -21,7 +21,7 @@ struct LayerNormNode {
     const GradSink dbias = has_bias ? c.sink(2) : GradSink{};
     Tensor partials;
     if (dweight || dbias)
-      partials = Tensor::empty({kernels::partial_count(rows, cols), 2, cols}, mean.dtype(),
+      partials = Tensor::empty({kernels::partial_workspace(rows, cols), 2, cols}, mean.dtype(),
                                mean.device(), {"layer_norm.partials", Category::kWorkspace});
     kernels::layer_norm_backward(c.stream(), {.dy = c.grad(),
                                               .x = x,

@@ -26,7 +26,8 @@ struct LayerNormForward {
 struct LayerNormBackward {
   ConstView dy, x, weight, mean, rstd;
   GradSink dx, dweight, dbias;  // dx may be dy
-  View partials;  // workspace (partial_count(rows, C), 2, C) of mean's dtype; see kernels/rows.h
+  View
+      partials;  // workspace (partial_workspace(rows, C), 2, C) of mean's dtype; see kernels/rows.h
 };
 extern const Kernel<LayerNormForward> layer_norm_forward;
 extern const Kernel<LayerNormBackward> layer_norm_backward;

@@ -19,7 +19,7 @@ struct RmsNormNode {
     const GradSink dx = c.sink_in_place(0), dweight = c.sink(1);
     Tensor partials;
     if (dweight)
-      partials = Tensor::empty({kernels::partial_count(rows, cols), cols}, rstd.dtype(),
+      partials = Tensor::empty({kernels::partial_workspace(rows, cols), cols}, rstd.dtype(),
                                rstd.device(), {"rms_norm.partials", Category::kWorkspace});
     kernels::rms_norm_backward(c.stream(), {.dy = c.grad(),
                                             .x = x,

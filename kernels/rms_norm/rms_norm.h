@@ -23,7 +23,7 @@ struct RmsNormForward {
 struct RmsNormBackward {
   ConstView dy, x, weight, rstd;
   GradSink dx, dweight;  // dx may be dy
-  View partials;  // workspace (partial_count(rows, C), C) of rstd's dtype; see kernels/rows.h
+  View partials;  // workspace (partial_workspace(rows, C), C) of rstd's dtype; see kernels/rows.h
 };
 extern const Kernel<RmsNormForward> rms_norm_forward;
 extern const Kernel<RmsNormBackward> rms_norm_backward;
