@@ -8,7 +8,8 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 find_program(ACCRUE_CCACHE ccache)
 mark_as_advanced(ACCRUE_CCACHE)
 if(ACCRUE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${ACCRUE_CCACHE}")
+  # Without this ccache leaves alone whatever includes a precompiled header (tests do).
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${ACCRUE_CCACHE}")
 endif()
 
 include(accrue_cuda)
