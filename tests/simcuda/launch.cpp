@@ -1,0 +1,111 @@
+// Kernel launches and what is known about kernels.
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "block.h"
+#include "fences.h"
+#include "memory.h"
+#include "report.h"
+#include "runtime.h"
+
+using namespace simcuda;
+
+namespace simcuda {
+namespace {
+
+std::map<const void*, std::size_t>& dynamic_limits() {
+  static auto& m = *new std::map<const void*, std::size_t>;
+  return m;
+}
+std::size_t dynamic_limit(const void* function) {
+  const auto it = dynamic_limits().find(function);
+  return it == dynamic_limits().end() ? kSharedDefault : it->second;
+}
+
+cudaError_t check_shape(dim3 g, dim3 b) {
+  const std::uint64_t n = std::uint64_t{b.x} * b.y * b.z;
+  if (n == 0 || n > kMaxThreads || b.z > 64) return cudaErrorInvalidConfiguration;
+  if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) {
+    return cudaErrorInvalidConfiguration;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::size_t shared_bytes,
+                        cudaStream_t stream, Invoke invoke, const void* arguments,
+                        std::size_t bytes) {
+  const Lock lock;
+  if (const cudaError_t e = check_stream(stream, "kernel launch")) return result(e);
+  if (const cudaError_t e = injected(Call::kLaunch)) return result(e);
+  if (stream->device != this_thread().device) {
+    report("policy", "kernel launch on a stream of another device");
+    return result(cudaErrorInvalidResourceHandle);
+  }
+  if (const cudaError_t e = check_shape(grid, block_size)) return result(e);
+  if (shared_bytes > dynamic_limit(function)) return result(cudaErrorInvalidValue);
+  ++control().statistics.launches;
+  const auto* const first = static_cast<const unsigned char*>(arguments);
+  const auto launch = std::make_shared<Launch>(
+      Launch{function, grid, block_size, shared_bytes, invoke, {first, first + bytes}});
+  Work work;
+  work.name = "kernel";
+  work.function = function;
+  work.run = [launch, stream](std::uint32_t operation) {
+    begin_fences();
+    const cudaError_t error = run_grid(*launch, operation);
+    if (error && !stream->error) stream->error = error;
+    add_simulated_time(std::uint64_t{launch->grid.x} * launch->grid.y * launch->grid.z *
+                       std::uint64_t(block.threads));
+  };
+  submit(stream, std::move(work));
+  return cudaSuccess;
+}
+
+}  // namespace simcuda
+
+extern "C" {
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  const Lock lock;
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    if (value < 0 || std::size_t(value) > kSharedLimit) return result(cudaErrorInvalidValue);
+    dynamic_limits()[function] = std::size_t(value);
+    return cudaSuccess;
+  }
+  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
+  return result(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  const Lock lock;
+  *attributes = {};
+  attributes->maxThreadsPerBlock = kMaxThreads;
+  attributes->numRegs = 32;
+  attributes->ptxVersion = attributes->binaryVersion = 90;
+  attributes->maxDynamicSharedSizeBytes = int(dynamic_limit(function));
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks,
+                                                                   const void* function,
+                                                                   int threads, std::size_t bytes,
+                                                                   unsigned) {
+  const Lock lock;
+  if (threads < 1 || threads > kMaxThreads) return result(cudaErrorInvalidValue);
+  *blocks = 0;
+  if (bytes > dynamic_limit(function)) return cudaSuccess;
+  const std::size_t by_threads = 2048 / ((std::size_t(threads) + 31) / 32 * 32);
+  const std::size_t by_memory = (std::size_t{228} << 10) / (bytes + 1024);
+  *blocks = int(std::min({by_threads, by_memory, std::size_t{32}}));
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function,
+                                                          int threads, std::size_t bytes) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, bytes,
+                                                                0);
+}
+
+}  // extern "C"

@@ -1,0 +1,207 @@
+// One small kernel for each mistake that the simulated CUDA must find. With wrong = 0 every kernel
+// is right. The line to be reported ends in "bug: <name>".
+#include "planted_bugs.h"
+
+#include <simcuda/device.h>
+#include <simcuda/ptx.h>
+
+namespace {
+
+constexpr unsigned kFull = 0xffffffffu;
+
+__global__ void missing_syncthreads(float* out, int wrong) {
+  ACCRUE_SHARED(float, row, [128]);
+  const unsigned t = threadIdx.x;
+  row[t] = float(t);
+  if (!wrong) __syncthreads();
+  out[t] = row[(t + 32) % 128];  // bug: missing_syncthreads
+}
+
+__global__ void reused_without_syncthreads(float* out, int wrong) {
+  ACCRUE_SHARED(float, row, [128]);
+  const unsigned t = threadIdx.x;
+  float sum = 0;
+  for (int step = 0; step < 2; ++step) {
+    row[t] = float(t);  // bug: reused_without_syncthreads
+    __syncthreads();
+    sum += row[127 - t];
+    if (!wrong) __syncthreads();
+  }
+  out[t] = sum;
+}
+
+__global__ void missing_syncwarp(float* out, int wrong) {
+  ACCRUE_SHARED(float, row, [32]);
+  const unsigned t = threadIdx.x;
+  row[t] = float(t);
+  if (!wrong) __syncwarp();
+  out[t] = row[t ^ 1];  // bug: missing_syncwarp
+}
+
+__global__ void past_the_row(float* out, int n, int wrong) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n + wrong) out[i] = 1.0f;  // bug: past_the_row
+}
+
+__global__ void past_the_tile(float* out, int wrong) {
+  ACCRUE_SHARED(float, tile, [8][33]);
+  const unsigned t = threadIdx.x;
+  float* const last = tile[7];
+  last[t + unsigned(wrong)] = 1.0f;  // bug: past_the_tile
+  if (t == 0) last[0] = 2.0f;
+  out[t] = last[t + unsigned(wrong)];
+}
+
+__global__ void dynamic_too_small(float* out) {
+  ACCRUE_SHARED_DYNAMIC(float, row);
+  row[threadIdx.x] = 1.0f;  // bug: dynamic_too_small
+  out[threadIdx.x] = row[threadIdx.x];
+}
+
+__global__ void uninitialised_shared(float* out, int wrong) {
+  ACCRUE_SHARED(float, row, [64]);
+  const unsigned t = threadIdx.x;
+  if (t < 64 - unsigned(wrong)) row[t] = 1.0f;
+  __syncthreads();
+  out[t] = row[63 - t];  // bug: uninitialised_shared
+}
+
+__global__ void uninitialised_global(float* out, const float* in) {
+  out[threadIdx.x] = in[threadIdx.x];  // bug: uninitialised_global
+}
+
+__global__ void early_return(float* out, int wrong) {
+  const unsigned t = threadIdx.x;
+  if (wrong && t >= 100) return;
+  out[t] = 1.0f;
+  __syncthreads();  // bug: early_return
+}
+
+__global__ void divergent_barriers(float* out, int wrong) {
+  const unsigned t = threadIdx.x;
+  if (wrong && t < 32) {
+    out[t] = 1.0f;
+    __syncthreads();
+  } else {
+    out[t] = 2.0f;
+    __syncthreads();  // bug: divergent_barriers
+  }
+}
+
+__global__ void wrong_mask(float* out, int wrong) {
+  const unsigned t = threadIdx.x;
+  const unsigned mask = wrong ? 0x0000ffffu : kFull;
+  out[t] = __shfl_xor_sync(mask, float(t), 1);  // bug: wrong_mask
+}
+
+__global__ void lane_outside(float* out, int wrong) {
+  const unsigned t = threadIdx.x;
+  float v = 0;
+  if (t < 16 || !wrong)
+    v = __shfl_sync(wrong ? 0xffffu : kFull, float(t), 16);  // bug: lane_outside
+  out[t] = v;
+}
+
+__global__ void exited_lanes(float* out, int wrong) {
+  const unsigned t = threadIdx.x;
+  if (wrong && t >= 20) return;
+  out[t] = __shfl_xor_sync(kFull, float(t), 1);  // bug: exited_lanes
+}
+
+__global__ void misaligned(float* out, const float* in, int wrong) {
+  const float4 v = *reinterpret_cast<const float4*>(in + wrong);  // bug: misaligned
+  out[threadIdx.x] = v.x + v.w;
+}
+
+__global__ void blocks_share_an_address(float* out, int wrong) {
+  out[wrong ? 0 : blockIdx.x] = 1.0f;  // bug: blocks_share_an_address
+}
+
+__global__ void histogram(int* bins, const int* values, int wrong) {
+  const int v = values[blockIdx.x * blockDim.x + threadIdx.x];
+  if (wrong)
+    bins[v] += 1;  // bug: histogram
+  else
+    atomicAdd(&bins[v], 1);
+}
+
+__global__ void copy_without_wait(float* out, const float* in, int wrong) {
+  ACCRUE_SHARED(float, tile, [128]);
+  const unsigned t = threadIdx.x;
+  simcuda::ptx::cp_async16(&tile[t * 4], in + t * 4);
+  simcuda::ptx::cp_async_commit();
+  if (!wrong) simcuda::ptx::cp_async_wait<0>();
+  __syncwarp();
+  out[t] = tile[t * 4];  // bug: copy_without_wait
+  if (wrong) simcuda::ptx::cp_async_wait<0>();
+}
+
+__global__ void host_pointer(float* out, const float* in) {
+  out[threadIdx.x] = in[threadIdx.x];  // bug: host_pointer
+}
+
+__global__ void axpy(float a, const float* x, float* y, int n) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < n) y[i] += a * x[i];  // bug: axpy
+}
+
+__global__ void last_block_sums(const float* in, float* partial, unsigned* counter, float* out,
+                                int wrong) {
+  ACCRUE_SHARED(float, row, [64]);
+  ACCRUE_SHARED(unsigned, place);
+  const unsigned t = threadIdx.x;
+  row[t] = in[blockIdx.x * 64 + t];
+  __syncthreads();
+  if (t == 0) {
+    float sum = 0;
+    for (int i = 0; i < 64; ++i) sum += row[i];
+    partial[blockIdx.x] = sum;
+    if (!wrong) __threadfence();
+    place = atomicAdd(counter, 1u);
+    if (!wrong) __threadfence();
+  }
+  __syncthreads();
+  if (place != gridDim.x - 1 || t != 0) return;
+  float sum = 0;
+  for (unsigned b = 0; b < gridDim.x; ++b) sum += partial[b];  // bug: last_block_sums
+  *out = sum;
+}
+
+}  // namespace
+
+using simcuda::launch;
+
+cudaError_t run_planted(const std::string& name, bool bug, const Buffers& b, cudaStream_t s) {
+  const int w = bug;
+  if (name == "missing_syncthreads") return launch(missing_syncthreads, 1, 128, 0, s, b.out, w);
+  if (name == "reused_without_syncthreads")
+    return launch(reused_without_syncthreads, 1, 128, 0, s, b.out, w);
+  if (name == "missing_syncwarp") return launch(missing_syncwarp, 1, 32, 0, s, b.out, w);
+  if (name == "past_the_row") return launch(past_the_row, 5, 256, 0, s, b.out, 1024, w);
+  if (name == "past_the_tile") return launch(past_the_tile, 1, 33, 0, s, b.out, w);
+  if (name == "dynamic_too_small")
+    return launch(dynamic_too_small, 1, 64, bug ? 252 : 256, s, b.out);
+  if (name == "uninitialised_shared") return launch(uninitialised_shared, 1, 64, 0, s, b.out, w);
+  if (name == "uninitialised_global")
+    return launch(uninitialised_global, 1, 64, 0, s, b.out, bug ? b.fresh : b.in);
+  if (name == "early_return") return launch(early_return, 1, 128, 0, s, b.out, w);
+  if (name == "divergent_barriers") return launch(divergent_barriers, 1, 64, 0, s, b.out, w);
+  if (name == "wrong_mask") return launch(wrong_mask, 1, 32, 0, s, b.out, w);
+  if (name == "lane_outside") return launch(lane_outside, 1, 32, 0, s, b.out, w);
+  if (name == "exited_lanes") return launch(exited_lanes, 1, 32, 0, s, b.out, w);
+  if (name == "misaligned") return launch(misaligned, 1, 32, 0, s, b.out, b.in, w);
+  if (name == "blocks_share_an_address")
+    return launch(blocks_share_an_address, 4, 1, 0, s, b.out, w);
+  if (name == "histogram") return launch(histogram, 8, 128, 0, s, b.bins, b.values, w);
+  if (name == "copy_without_wait") return launch(copy_without_wait, 1, 32, 0, s, b.out, b.in, w);
+  if (name == "host_pointer")
+    return launch(host_pointer, 1, 32, 0, s, b.out, bug ? b.pageable : b.in);
+  if (name == "last_block_sums")
+    return launch(last_block_sums, 8, 64, 0, s, b.in, b.out, reinterpret_cast<unsigned*>(b.bins),
+                  b.out + 16, w);
+  return cudaErrorInvalidValue;
+}
+
+cudaError_t run_axpy(float a, const float* x, float* y, int n, cudaStream_t s) {
+  return launch(axpy, unsigned(n + 255) / 256, 256, 0, s, a, x, y, n);
+}
