@@ -1,6 +1,8 @@
 #include <accrue/core/tape.h>
 #include <accrue/kernels/check.h>
+#include <accrue/#include <accrue/kernels/gemm.h>
 #include <accrue/kernels/linear/linear.h>
+#include <accrue/kernels/reduce.h>
 
 namespace accrue {
 namespace kernels {
@@ -14,9 +16,20 @@ struct LinearNode {
   Tensor x, weight;
   void backward(BackwardContext& c) const {
     const GradSink dx = c.sink(0), dweight = c.sink(1), dbias = c.sink(2);
-    kernels::linear_backward(
-        c.stream(),
-        {.dy = c.grad(), .x = x, .weight = weight, .dx = dx, .dweight = dweight, .dbias = dbias});
+    const Tensor& dy = c.grad();
+    const Tensor workspace = dx || dweight ? kernels::gemm_workspace(dy.device()) : Tensor{};
+    Tensor sums;
+    if (dbias && dy.device().target() == DeviceType::kCuda)
+      sums = kernels::reduce_workspace(kernels::leading_sum(dy.numel(), weight.shape()[0]),
+                                       dy.device());
+    kernels::linear_backward(c.stream(), {.dy = dy,
+                                          .x = x,
+                                          .weight = weight,
+                                          .dx = dx,
+                                          .dweight = dweight,
+                                          .dbias = dbias,
+                                          .workspace = workspace.view(),
+                                          .reduce_workspace = sums.view()});
   }
 };
 }  // namespace
@@ -35,7 +48,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     kernels::check_shape("linear", "bias", bias, {out}, "one number per row of weight");
   }
   Tensor y = Tensor::empty(x.shape().with_last(out), x.dtype(), x.device(), {"linear.y"});
-  kernels::linear_forward(x.stream(), {.x = x, .weight = weight, .bias = bias, .y = y.view()});
+  const Tensor workspace = kernels::gemm_workspace(x.device());
+  kernels::linear_forward(
+      x.stream(),
+      {.x = x, .weight = weight, .bias = bias, .y = y.view(), .workspace = workspace.view()});
   if (Tape* tape = Tape::current())
     tape->record(LinearNode{tape->wants({&weight}) ? x : Tensor{}, weight}, {&x, &weight, &bias},
                  y);

@@ -17,11 +17,13 @@ namespace kernels {
 struct LinearForward {
   ConstView x, weight, bias{};  // bias may be empty
   View y;
+  View workspace{};  // of gemm_workspace()
 };
 /// Sinks are written in the order dx, dweight, dbias.
 struct LinearBackward {
   ConstView dy, x{}, weight;  // x may be empty without dweight
   GradSink dx{}, dweight{}, dbias{};
+  View workspace{}, reduce_workspace{};  // of gemm_workspace(); CUDA: of reduce_workspace()
 };
 extern const Kernel<LinearForward> linear_forward;
 extern const Kernel<LinearBackward> linear_backward;

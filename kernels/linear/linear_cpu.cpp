@@ -1,5 +1,5 @@
 #include <accrue/kernels/cpu/gemm.h>
-#include <accrue/kernels/linear/linear.h>
+#include <accrue/kernels/linear/linear_products.h>
 #include <accrue/kernels/cpu/simd_begin.h>
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
@@ -29,66 +29,17 @@ void column_sums(const T* dy, std::int64_t rows, std::int64_t columns, const Gra
 }
 }  // namespace
 
-void linear_forward(Stream, const LinearForward& a) {
-  const std::int64_t out = a.weight.shape[0], in = a.weight.shape[1];
-  const DType t = a.y.dtype;
-  gemm({.transpose_b = true,
-        .m = a.y.shape.rows(),
-        .n = out,
-        .k = in,
-        .a = a.x.ptr,
-        .b = a.weight.ptr,
-        .c = a.y.ptr,
-        .a_type = t,
-        .b_type = t,
-        .c_type = t,
-        .lda = in,
-        .ldb = in,
-        .ldc = out,
-        .bias = a.bias.ptr,
-        .bias_type = t});
-}
+void linear_forward(Stream, const LinearForward& a) { gemm(linear_y(a)); }
 
 void linear_backward(Stream, const LinearBackward& a) {
-  const std::int64_t out = a.weight.shape[0], in = a.weight.shape[1];
-  const std::int64_t rows = a.dy.shape.rows();
-  const DType t = a.dy.dtype;
-  if (a.dx)
-    gemm({.m = rows,
-          .n = in,
-          .k = out,
-          .a = a.dy.ptr,
-          .b = a.weight.ptr,
-          .c = a.dx.dst.ptr,
-          .a_type = t,
-          .b_type = t,
-          .c_type = a.dx.dst.dtype,
-          .lda = out,
-          .ldb = in,
-          .ldc = in,
-          .alpha = a.dx.alpha,
-          .beta = a.dx.beta});
-  if (a.dweight)
-    gemm({.transpose_a = true,
-          .m = out,
-          .n = in,
-          .k = rows,
-          .a = a.dy.ptr,
-          .b = a.x.ptr,
-          .c = a.dweight.dst.ptr,
-          .a_type = t,
-          .b_type = t,
-          .c_type = a.dweight.dst.dtype,
-          .lda = out,
-          .ldb = in,
-          .ldc = in,
-          .alpha = a.dweight.alpha,
-          .beta = a.dweight.beta});
-  if (a.dbias)
-    visit_float(t, [&]<class T>() {
-      visit_sink<T>(a.dbias,
-                    [&]<class G>() { column_sums<T, G>(a.dy.data<T>(), rows, out, a.dbias); });
+  if (a.dx) gemm(linear_dx(a));
+  if (a.dweight) gemm(linear_dweight(a));
+  if (!a.dbias) return;
+  visit_float(a.dy.dtype, [&]<class T>() {
+    visit_sink<T>(a.dbias, [&]<class G>() {
+      column_sums<T, G>(a.dy.data<T>(), a.dy.shape.rows(), a.weight.shape[0], a.dbias);
     });
+  });
 }
 }  // namespace accrue::kernels::ACCRUE_ISA_NAME
 #include <accrue/kernels/cpu/simd_end.h>

@@ -1,5 +1,6 @@
 #include <accrue/core/tape.h>
 #include <accrue/kernels/check.h>
+#include <accrue/kernels/gemm.h>
 #include <accrue/kernels/matmul/matmul.h>
 
 namespace accrue {
@@ -15,6 +16,7 @@ struct MatmulNode {
   MatmulOptions options;
   void backward(BackwardContext& c) const {
     const GradSink da = c.sink(0), db = c.sink(1);
+    const Tensor workspace = kernels::gemm_workspace(c.grad().device());
     kernels::matmul_backward(c.stream(), {.dy = c.grad(),
                                           .a = a,
                                           .b = b,
@@ -22,7 +24,8 @@ struct MatmulNode {
                                           .db = db,
                                           .transpose_a = options.transpose_a,
                                           .transpose_b = options.transpose_b,
-                                          .alpha = options.alpha});
+                                          .alpha = options.alpha,
+                                          .workspace = workspace.view()});
   }
 };
 
@@ -54,12 +57,14 @@ Tensor matmul(const Tensor& a, const Tensor& b, const MatmulOptions& options) {
   dims[sa.rank() - 2] = sa[options.transpose_a ? -1 : -2];
   dims[sa.rank() - 1] = sb[options.transpose_b ? -2 : -1];
   Tensor y = Tensor::empty(Shape(dims, sa.rank()), a.dtype(), a.device(), {"matmul.y"});
+  const Tensor workspace = kernels::gemm_workspace(a.device());
   kernels::matmul_forward(a.stream(), {.a = a,
                                        .b = b,
                                        .y = y.view(),
                                        .transpose_a = options.transpose_a,
                                        .transpose_b = options.transpose_b,
-                                       .alpha = options.alpha});
+                                       .alpha = options.alpha,
+                                       .workspace = workspace.view()});
   if (Tape* tape = Tape::current())
     tape->record(
         MatmulNode{tape->wants({&b}) ? a : Tensor{}, tape->wants({&a}) ? b : Tensor{}, options},

@@ -24,6 +24,7 @@ struct MatmulForward {
   View y;
   bool transpose_a = false, transpose_b = false;
   double alpha = 1.0;
+  View workspace{};  // of gemm_workspace()
 };
 /// Sinks are written in the order da, db.
 struct MatmulBackward {
@@ -31,6 +32,7 @@ struct MatmulBackward {
   GradSink da{}, db{};
   bool transpose_a = false, transpose_b = false;
   double alpha = 1.0;
+  View workspace{};  // of gemm_workspace()
 };
 extern const Kernel<MatmulForward> matmul_forward;
 extern const Kernel<MatmulBackward> matmul_backward;
