@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <accrue/config.h>
+#include <accrue/core/backend.h>
 #include <accrue/core/parallel.h>
 #include <accrue/core/random.h>
 #include "benchmarks/bench.h"
@@ -12,7 +14,21 @@ std::vector<Op>& registered() {
   static std::vector<Op> all;
   return all;
 }
+std::int64_t row_scale = 1;
 }  // namespace
+
+bool is_gpu() { return default_device().is_cuda() && !ACCRUE_CUDA_SIM; }
+void synchronize() {
+  const Device device = default_device();
+  if (!device.is_cpu()) backend(device).synchronize(current_stream(device));
+}
+std::int64_t rows(std::int64_t n) { return n * row_scale; }
+void set_row_scale(std::int64_t scale) { row_scale = scale; }
+std::string size_name(const Shape& shape) {
+  std::string text;
+  for (int i = 0; i < shape.rank(); ++i) text += (i > 0 ? "x" : "") + std::to_string(shape[i]);
+  return text;
+}
 
 Registration::Registration(const char* op, Maker maker) {
   registered().push_back({op, std::move(maker)});
@@ -44,7 +60,7 @@ Tensor random(const Shape& shape, DType dtype, std::uint64_t seed, double low, d
       }
     });
   });
-  return t;
+  return t.to(default_device());
 }
 
 std::vector<double> values(const Tensor& t) {

@@ -1,8 +1,10 @@
 #pragma once
 // What a <op>_bench.cpp says; the program accrue-bench does the rest (correctness first, then
 // median and spread, GB/s or GFLOP/s and the share of the measured ceiling).
+#include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 #include <accrue/core/tensor.h>
 
@@ -22,6 +24,36 @@ struct Case {
   std::function<double()> error;
   double tolerance = 1e-5;
   bool reads_only = false;  // writes next to nothing: the ceiling is reading, not copying
+};
+
+/// Whether the cases run on a GPU: not on the cpu, and not on the simulated device of the tests.
+/// All of them run on default_device().
+bool is_gpu();
+/// Waits until the device has done all that the cases gave it.
+void synchronize();
+
+/// A number of rows for timing: n, or more where the device's caches would hold that.
+std::int64_t rows(std::int64_t n);
+void set_row_scale(std::int64_t scale);
+/// "1024x3072"
+std::string size_name(const Shape& shape);
+
+/// A struct that kernels read and write on the device.
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(const T& value = {}) { write(value); }
+  T* get() const { return reinterpret_cast<T*>(block_.view().ptr); }
+  void write(const T& value) const { block_.copy_from_host(&value); }
+  T read() const {
+    T value;
+    std::memcpy(static_cast<void*>(&value), block_.to_vector<std::int64_t>().data(), sizeof value);
+    return value;
+  }
+
+ private:
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % 8 == 0);
+  Tensor block_ = Tensor::empty({sizeof(T) / 8}, DType::kI64);
 };
 
 /// Values uniform in [low, high) that depend on the seed only.

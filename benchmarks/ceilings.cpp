@@ -2,6 +2,8 @@
 #include <cstring>
 #include <accrue/core/isa.h>
 #include <accrue/core/parallel.h>
+#include <accrue/kernels/linear/linear.h>
+#include "benchmarks/bench.h"
 #include "benchmarks/ceilings.h"
 
 namespace accrue::bench {
@@ -82,6 +84,7 @@ CopyCeiling::CopyCeiling(std::int64_t bytes)
     : from_(Tensor::zeros({bytes / 8}, DType::kF32)),
       to_(Tensor::zeros({bytes / 8}, DType::kF32)) {}
 void CopyCeiling::run() const {
+  if (!default_device().is_cpu()) return to_.copy_from(from_);
   const float* from = from_.data<float>();
   float* to = to_.data<float>();
   parallel_for(to_.numel(), grain_of(to_.numel()), [&](std::int64_t begin, std::int64_t end) {
@@ -100,6 +103,20 @@ void ReadCeiling::run() const {
   parallel_for(from_.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
     partials[begin / grain] = add(from + begin, end - begin);
   });
+}
+
+GemmCeiling::GemmCeiling(DType dtype) {
+  const std::int64_t n = is_gpu() ? 8192 : 128;
+  x_ = random({n, n}, dtype, 1);
+  weight_ = random({n, n}, dtype, 2);
+  y_ = Tensor::empty({n, n}, dtype);
+}
+void GemmCeiling::run() const {
+  kernels::linear_forward(x_.stream(), {.x = x_, .weight = weight_, .y = y_.view()});
+}
+double GemmCeiling::flops() const {
+  const auto n = static_cast<double>(x_.shape()[0]);
+  return 2 * n * n * n;
 }
 
 void FmaCeiling::run() const {

@@ -6,7 +6,7 @@
 namespace accrue::bench {
 
 /// Copies `bytes` / 2 from one block to another: what a kernel that reads and writes is held
-/// against.
+/// against. On a CUDA device its own copy.
 class CopyCeiling {
  public:
   explicit CopyCeiling(std::int64_t bytes);
@@ -17,7 +17,7 @@ class CopyCeiling {
   Tensor from_, to_;
 };
 
-/// Reads `bytes` and adds them up: what a reduction is held against.
+/// Reads `bytes` and adds them up: what a reduction is held against. On the cpu only.
 class ReadCeiling {
  public:
   explicit ReadCeiling(std::int64_t bytes);
@@ -28,7 +28,19 @@ class ReadCeiling {
   Tensor from_, partials_;
 };
 
-/// float32 multiply-adds in registers, in the instruction set in use.
+/// The product of two square matrices of random numbers, large on a GPU: what products are held
+/// against there (cuBLASLt's best).
+class GemmCeiling {
+ public:
+  explicit GemmCeiling(DType dtype);
+  void run() const;
+  double flops() const;
+
+ private:
+  Tensor x_, weight_, y_;
+};
+
+/// float32 multiply-adds in registers, in the instruction set in use. On the cpu only.
 struct FmaCeiling {
   void run() const;
   double flops() const;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 #include <accrue/core/random.h>
+#include "benchmarks/bench.h"
 
 namespace accrue::bench {
 

@@ -6,7 +6,7 @@ using namespace accrue::bench;
 
 ACCRUE_BENCH(add) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Shape shape{1024, 768};
+    const Shape shape{rows(1024), 768};
     const Tensor dy = random(shape, dtype, 1);
     const double bytes = static_cast<double>(dy.view().bytes());
     binary_case(
@@ -19,7 +19,7 @@ ACCRUE_BENCH(add) {
     const kernels::ReducePlan plan = kernels::leading_sum(dy.numel(), 768);
     const Tensor workspace = kernels::reduce_workspace(plan, dy.device());
     add({.kernel = "add_backward",
-         .size = "1024x768 to 768",
+         .size = size_name(shape) + " to 768",
          .dtype = dtype,
          .bytes = bytes,
          .run =

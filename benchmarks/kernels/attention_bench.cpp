@@ -25,7 +25,7 @@ struct Buffers {
     const Shape part{b, t, h, d};
     scratch = Tensor::empty({std::max(kernels::attention_workspace(part, part, false),
                                       kernels::attention_workspace(part, part, true))},
-                            DType::kF32, {}, {"attention.workspace", Category::kWorkspace});
+                            DType::kF32);
   }
   View part(const Tensor& t, int i) const {
     return {static_cast<char*>(t.view().ptr) + i * heads * dim * size_of(t.dtype()),

@@ -7,10 +7,10 @@ using namespace accrue::bench;
 
 ACCRUE_BENCH(fill) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Tensor y = Tensor::empty({1024, 3072}, dtype);
+    const Tensor y = Tensor::empty({rows(1024), 3072}, dtype);
     const double bytes = static_cast<double>(y.view().bytes());
     add({.kernel = "fill",
-         .size = "1024x3072",
+         .size = size_name(y.shape()),
          .dtype = dtype,
          .bytes = bytes,
          .run = [=] { kernels::fill(y.stream(), {.y = y.view(), .value = 0.5}); },
@@ -20,7 +20,7 @@ ACCRUE_BENCH(fill) {
                                      std::vector<double>(static_cast<std::size_t>(y.numel()), 0.5));
              }});
     add({.kernel = "fill_random",
-         .size = "1024x3072 normal",
+         .size = size_name(y.shape()) + " normal",
          .dtype = dtype,
          .bytes = bytes,
          .run =

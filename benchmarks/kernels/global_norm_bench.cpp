@@ -9,7 +9,7 @@ ACCRUE_BENCH(global_norm) {
   struct Buffers {
     std::vector<kernels::Segment> segments;
     Tensor grads, sums;
-    kernels::StepState state;
+    OnDevice<kernels::StepState> state;
   };
   // The parameters of GPT-2 124M: about 150 segments.
   for (const std::int64_t n : {std::int64_t{1} << 20, std::int64_t{124439808}}) {
@@ -18,19 +18,20 @@ ACCRUE_BENCH(global_norm) {
     for (std::int64_t at = 0; at < n; at += part)
       b->segments.push_back({at, std::min(part, n - at), true});
     b->grads = random({n}, DType::kF32, 1);
-    b->sums = Tensor::empty({kernels::global_norm_workspace(b->segments)}, DType::kF64, {},
-                            {"global_norm.workspace", Category::kWorkspace});
+    b->sums = Tensor::empty({kernels::global_norm_workspace(b->segments)}, DType::kF64);
+    kernels::StepState state;
+    state.weight = 1;
+    b->state.write(state);
     add({.kernel = "global_norm",
          .size = std::to_string(n),
          .dtype = DType::kF32,
          .bytes = static_cast<double>(n) * 4,
          .run =
              [b] {
-               b->state.weight = 1;
                kernels::global_norm(b->grads.stream(), {.grads = b->grads,
                                                         .segments = b->segments,
                                                         .workspace = b->sums.view(),
-                                                        .state = &b->state,
+                                                        .state = b->state.get(),
                                                         .max_norm = 1});
              },
          .error =
@@ -39,7 +40,7 @@ ACCRUE_BENCH(global_norm) {
                    0;  // one double after the other would be off by more than the kernel
                for (const float g : b->grads.to_vector<float>())
                  sum += static_cast<long double>(g) * static_cast<long double>(g);
-               return std::abs(b->state.norm / static_cast<double>(std::sqrt(sum)) - 1);
+               return std::abs(b->state.read().norm / static_cast<double>(std::sqrt(sum)) - 1);
              },
          .tolerance = 1e-12});
   }

@@ -17,7 +17,8 @@ std::vector<double> normalised(const Tensor& x, std::int64_t r) {
 }  // namespace
 
 ACCRUE_BENCH(layer_norm) {
-  for (const Shape& shape : {Shape{1024, 768}, Shape{8192, 768}, Shape{1024, 1600}})
+  for (const Shape& shape :
+       {Shape{bench::rows(1024), 768}, Shape{8192, 768}, Shape{bench::rows(1024), 1600}})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const std::int64_t rows = shape[0], cols = shape[1];
       const Tensor x = bench::random(shape, dtype, 1, -2, 3), dy = bench::random(shape, dtype, 2);

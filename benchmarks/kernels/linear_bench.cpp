@@ -9,6 +9,7 @@
 // them (the weight gradient added to the float32 block).
 namespace accrue::bench {
 namespace {
+// On the host.
 double value(const Tensor& t, std::int64_t i) {
   return visit_float(t.dtype(), [&]<class T>() {
     if constexpr (std::is_same_v<T, bfloat16>)
@@ -23,12 +24,13 @@ double value(const Tensor& t, std::int64_t i) {
 template <class Term>
 double sampled_error(const Tensor& got, std::int64_t rows, std::int64_t columns, std::int64_t inner,
                      Term term) {
+  const Tensor on_host = got.to(Device::cpu());
   double error = 0, scale = 1;
   for (std::int64_t s = 0; s < 64; ++s) {
     const std::int64_t i = s * 37 % rows, j = (s * 7919 + columns - 1) % columns;
     double want = 0;
     for (std::int64_t l = 0; l < inner; ++l) want += term(i, j, l);
-    const double e = std::abs(value(got, i * columns + j) - want);
+    const double e = std::abs(value(on_host, i * columns + j) - want);
     if (std::isnan(e)) return std::numeric_limits<double>::infinity();
     error = std::max(error, e);
     scale = std::max(scale, std::abs(want));
@@ -81,8 +83,9 @@ ACCRUE_BENCH(linear) {
            .error =
                [=] {
                  Problem& p = problem();
+                 const Tensor x = p.x.to(Device::cpu()), weight = p.weight.to(Device::cpu());
                  return sampled_error(p.y, p.rows, p.out, p.in, [&](auto i, auto j, auto l) {
-                   return value(p.x, i * p.in + l) * value(p.weight, j * p.in + l);
+                   return value(x, i * p.in + l) * value(weight, j * p.in + l);
                  });
                },
            .tolerance = rounding});
@@ -99,8 +102,9 @@ ACCRUE_BENCH(linear) {
            .error =
                [=] {
                  Problem& p = problem();
+                 const Tensor dy = p.dy.to(Device::cpu()), weight = p.weight.to(Device::cpu());
                  return sampled_error(p.dx, p.rows, p.in, p.out, [&](auto i, auto j, auto l) {
-                   return value(p.dy, i * p.out + l) * value(p.weight, l * p.in + j);
+                   return value(dy, i * p.out + l) * value(weight, l * p.in + j);
                  });
                },
            .tolerance = rounding});
@@ -120,8 +124,9 @@ ACCRUE_BENCH(linear) {
            .error =
                [=] {
                  Problem& p = problem();  // dweight began at 0 and run() was called once
+                 const Tensor dy = p.dy.to(Device::cpu()), x = p.x.to(Device::cpu());
                  return sampled_error(p.dweight, p.out, p.in, p.rows, [&](auto i, auto j, auto l) {
-                   return value(p.dy, l * p.out + i) * value(p.x, l * p.in + j);
+                   return value(dy, l * p.out + i) * value(x, l * p.in + j);
                  });
                }});
     }

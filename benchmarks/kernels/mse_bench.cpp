@@ -5,7 +5,7 @@
 using namespace accrue;
 
 ACCRUE_BENCH(mse) {
-  for (const Shape& shape : {Shape{1024, 768}, Shape{1024, 50304}})
+  for (const Shape& shape : {Shape{bench::rows(1024), 768}, Shape{1024, 50304}})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const Tensor x = bench::random(shape, dtype, 1), target = bench::random(shape, dtype, 2);
       const Tensor dx = Tensor::empty(shape, dtype);

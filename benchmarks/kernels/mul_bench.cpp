@@ -6,7 +6,7 @@ using namespace accrue::bench;
 
 ACCRUE_BENCH(mul) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Shape shape{1024, 768};
+    const Shape shape{rows(1024), 768};
     const Tensor a = random(shape, dtype, 1), b = random(shape, dtype, 2);
     const double bytes = static_cast<double>(a.view().bytes());
     const double tolerance = dtype == DType::kBF16 ? 1e-2 : 1e-6;
@@ -19,7 +19,7 @@ ACCRUE_BENCH(mul) {
     const Tensor dy = random(shape, dtype, 3);
     const Tensor da = Tensor::empty(shape, dtype), db = Tensor::empty(shape, dtype);
     add({.kernel = "mul_backward",
-         .size = "1024x768",
+         .size = size_name(shape),
          .dtype = dtype,
          .bytes = 5 * bytes,
          .run =

@@ -7,14 +7,14 @@ using namespace accrue::bench;
 
 ACCRUE_BENCH(residual_add) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Shape shape{4, 256, 768};
+    const Shape shape{rows(4), 256, 768};
     const std::int64_t length = 256 * 768;
-    const RandomState state = random_state(4);
+    const RandomState state = random_state(rows(4));
     const Tensor x = random(shape, dtype, 1), y = Tensor::empty(shape, dtype);
     const Tensor f = random(shape, dtype, 2);
     const double bytes = static_cast<double>(x.view().bytes());
     add({.kernel = "residual_add_forward",
-         .size = "4x256x768",
+         .size = size_name(shape),
          .dtype = dtype,
          .bytes = 3 * bytes,
          .run =

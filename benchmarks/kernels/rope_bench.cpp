@@ -5,7 +5,8 @@
 using namespace accrue;
 
 ACCRUE_BENCH(rope) {
-  for (const Shape& shape : {Shape{4, 256, 12, 64}, Shape{1, 1024, 12, 64}, Shape{8, 1024, 12, 64}})
+  for (const Shape& shape :
+       {Shape{4, 256, 12, 64}, Shape{1, 1024, 12, 64}, Shape{bench::rows(8), 1024, 12, 64}})
     for (const DType dtype : {DType::kF32, DType::kBF16})
       for (const bool interleaved : {false, true}) {
         const Tensor x = bench::random(shape, dtype, 1), y = Tensor::empty(shape, dtype);

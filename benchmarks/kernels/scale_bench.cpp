@@ -6,10 +6,10 @@ using namespace accrue::bench;
 
 ACCRUE_BENCH(scale) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Shape shape{1024, 3072};
+    const Shape shape{rows(1024), 3072};
     const Tensor x = random(shape, dtype, 1), y = Tensor::empty(shape, dtype);
     add({.kernel = "scale_forward",
-         .size = "1024x3072",
+         .size = size_name(shape),
          .dtype = dtype,
          .bytes = 2 * static_cast<double>(x.view().bytes()),
          .run = [=] { kernels::scale_forward(x.stream(), {.x = x, .y = y.view(), .factor = 0.3}); },

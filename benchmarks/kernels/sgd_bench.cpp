@@ -8,7 +8,7 @@ ACCRUE_BENCH(sgd) {
   struct Buffers {
     std::vector<kernels::Segment> segments;
     Tensor rounded, master, grads, buffer;
-    kernels::StepState state;
+    OnDevice<kernels::StepState> state;
   };
   for (const std::int64_t n : {std::int64_t{1} << 20, std::int64_t{124439808}}) {
     const auto b = std::make_shared<Buffers>();
@@ -19,19 +19,20 @@ ACCRUE_BENCH(sgd) {
     b->master = random({n}, DType::kF32, 1);
     b->grads = random({n}, DType::kF32, 2);
     b->buffer = Tensor::zeros({n}, DType::kF32);
-    b->state.scale = 0.5;
-    b->state.lr = 1e-3;
-    b->state.step = 1;  // so that every run reads the buffer
+    kernels::StepState state;
+    state.scale = 0.5;
+    state.lr = 1e-3;
+    state.step = 2;  // every run is the second step, so that it reads what the first left
+    b->state.write(state);
     for (const DType type : {DType::kF32, DType::kBF16}) {
       const auto run = [b, type] {
-        ++b->state.step;
         kernels::sgd(b->grads.stream(),
                      {.value = type == DType::kBF16 ? b->rounded.view() : b->master.view(),
                       .master = b->master.view(),
                       .grads = b->grads,
                       .momentum_buffer = b->buffer.view(),
                       .segments = b->segments,
-                      .state = &b->state,
+                      .state = b->state.get(),
                       .options = {.momentum = 0.9, .weight_decay = 1e-4}});
       };
       // One more step of the first million against plain loops.

@@ -6,19 +6,19 @@ using namespace accrue::bench;
 
 ACCRUE_BENCH(sum) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Tensor x = random({1024, 3072}, dtype, 1, 0, 1);
+    const std::int64_t n = rows(1024);
+    const Tensor x = random({n, 3072}, dtype, 1, 0, 1);
     struct Size {
       const char* name;
       kernels::ReducePlan plan;
     };
-    for (const Size& size :
-         {Size{"1024x3072, all", {1, 1024 * 3072, 1}}, Size{"1024x3072, rows", {1024, 3072, 1}},
-          Size{"1024x3072, columns", {1, 1024, 3072}}}) {
+    for (const Size& size : {Size{"all", {1, n * 3072, 1}}, Size{"rows", {n, 3072, 1}},
+                             Size{"columns", {1, n, 3072}}}) {
       const kernels::ReducePlan plan = size.plan;
       const Tensor y = Tensor::empty({plan.outer * plan.inner}, DType::kF32);
       const Tensor workspace = kernels::reduce_workspace(plan, x.device());
       add({.kernel = "sum_forward",
-           .size = size.name,
+           .size = size_name(x.shape()) + ", " + size.name,
            .dtype = dtype,
            .bytes = static_cast<double>(x.view().bytes()),
            .run =

@@ -11,14 +11,14 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 ACCRUE_BENCH(swiglu) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const Shape shape{1024, 2048};
+    const Shape shape{rows(1024), 2048};
     const Tensor gate = random(shape, dtype, 1, -4, 4), up = random(shape, dtype, 2);
     const Tensor dy = random(shape, dtype, 3), y = Tensor::empty(shape, dtype);
     const Tensor dgate = Tensor::empty(shape, dtype), dup = Tensor::empty(shape, dtype);
     const double bytes = static_cast<double>(gate.view().bytes());
     const double tolerance = dtype == DType::kBF16 ? 1e-2 : 2e-6;
     add({.kernel = "swiglu_forward",
-         .size = "1024x2048",
+         .size = size_name(shape),
          .dtype = dtype,
          .bytes = 3 * bytes,
          .run =
@@ -34,7 +34,7 @@ ACCRUE_BENCH(swiglu) {
              },
          .tolerance = tolerance});
     add({.kernel = "swiglu_backward",
-         .size = "1024x2048",
+         .size = size_name(shape),
          .dtype = dtype,
          .bytes = 5 * bytes,
          .run =
