@@ -69,7 +69,8 @@ def op_of(kernel):
 
 def signature(kernel):
     """Name and template arguments without return type, namespaces and parameters."""
-    name = kernel.name.replace('(anonymous namespace)::', '').replace('accrue::', '')
+    name = re.sub(r'\(anonymous namespace\)::|accrue::|kernels::|cuda::', '', kernel.name).replace('> >', '>>')
+    name = name.replace('> >', '>>')
     depth, end = 0, len(name)
     for at, letter in enumerate(name):  # the parameters begin at the first parenthesis outside <>
         depth += (letter == '<') - (letter == '>')
@@ -163,7 +164,7 @@ def main():
         found = {}
         for path in inputs(arguments.paths):
             for kernel in cubin.read_file(path):
-                found.setdefault((kernel.symbol, kernel.arch), kernel)
+                found.setdefault((kernel.source, kernel.symbol, kernel.arch), kernel)
     except (OSError, BadRules, cubin.Unreadable) as e:
         print(f'check_kernels: {e}', file=sys.stderr)
         return 2

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The real CUDA build without a GPU: every .cu file compiled by nvcc for one architecture, the kernels checked as
+# check_kernels.py does, and a few programs linked and started. On a machine without a driver they must say so and
+# still run on the cpu. Without nvcc there is nothing to check; the reason is printed and that is a success.
+# Usage: check_build.sh [architecture: 90a] [build folder: build/cuda-check]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+source cmake/setup.sh
+architecture=${1:-90a} build=${2:-build/cuda-check}
+
+toolkit=${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}
+nvcc=$(command -v nvcc || command -v "${CUDACXX:-nvcc}" || command -v "$toolkit/bin/nvcc" || true)
+if [ -z "$nvcc" ]; then
+  echo "no nvcc on this machine (looked on PATH and in $toolkit): the CUDA build is not checked"
+  exit 0
+fi
+
+run cmake --preset cuda -B "$build" -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" -DACCRUE_CPU_ISAS=portable \
+  -DACCRUE_INSTALL=OFF
+programs=(train_gpt accrue-bench accrue_test_core cuda_ceilings cuda_query)
+run cmake --build "$build" --parallel "$(build_jobs)" --target accrue_kernels "${programs[@]}"
+
+if command -v python3 >/dev/null; then
+  run python3 tests/cuda/check_kernels.py --complete --table "$build/kernels.md" "$build/kernels"
+  printf '\nThe beginning of %s:\n' "$build/kernels.md"
+  sed -n '9,24p' "$build/kernels.md" | cut -c1-160
+else
+  echo "no python3 on this machine: the kernels are compiled, but not checked"
+fi
+
+# says <text> <command...>: the command fails, and its words contain the text.
+says() {
+  local text=$1 said
+  shift
+  if said=$("$@" 2>&1); then
+    echo "$*: expected to fail with '$text', but it ended well: $said"
+    exit 1
+  fi
+  if ! grep -qF "$text" <<<"$said"; then
+    echo "$*: expected '$text', got: $said"
+    exit 1
+  fi
+  echo "as it should: $*: $said" | head -n 3
+}
+export OMP_WAIT_POLICY=passive
+small=(--layers 1 --heads 1 --channels 32 --context 16 --batch 2 --steps 2 --sample 0 --eval-samples 2)
+if "$build/benchmarks/cuda_query"; then
+  echo "there is a GPU here: benchmarks/device/run.sh checks what the programs do with it"
+else
+  says "no NVIDIA driver" "$build/benchmarks/cuda_query"
+  says "no NVIDIA driver" "$build/benchmarks/accrue-bench" run gelu --seconds 0 --device cuda
+  says "no NVIDIA driver" "$build/examples/train_gpt" "${small[@]}" --device cuda --out "$build/run-cuda"
+  out=$("$build/examples/train_gpt" "${small[@]}" --device auto --no-pictures --out "$build/run-auto" 2>&1)
+  grep -qF "no NVIDIA driver" <<<"$out" || { echo "train_gpt --device auto does not warn: $out" && exit 1; }
+fi
+run "$build/benchmarks/accrue-bench" run gelu --seconds 0 --device cpu
+run "$build/tests/accrue_test_core"
