@@ -31,7 +31,7 @@ function(accrue_compile_settings target)
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
                          $<$<BOOL:${ACCRUE_WARNINGS_AS_ERRORS}>:-Werror>
                          $<$<CONFIG:Release>:-O3>)
-  if(ACCRUE_SANITIZE)
-    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)  # false alarms of instrumented code
+  if(ACCRUE_SANITIZE OR ACCRUE_CUDA_SIM)
+    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)  # false alarms at -O1
   endif()
 endfunction()
