@@ -2,6 +2,8 @@
 // Intrinsics of the device: loads with cache hints, bits, conversions, arithmetic with a stated
 // rounding, fast mathematics. Fast functions are computed accurately here: the device's last bits
 // differ, tests compare with a tolerance.
+#include <math.h>  // sqrt(float) and the like without std::, as on the device
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -204,9 +206,24 @@ SIMCUDA_INLINE double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 SIMCUDA_INLINE float rsqrt(float x) { return rsqrtf(x); }
 SIMCUDA_INLINE float normcdff(float x) { return 0.5f * std::erfc(-x * 0.70710678118654752440f); }
 SIMCUDA_INLINE double normcdf(double x) { return 0.5 * std::erfc(-x * 0.70710678118654752440); }
+// Exact at the multiples of 1/2, as on the device.
+SIMCUDA_INLINE double sinpi(double x) {
+  const double r = std::remainder(x, 2.0);
+  return r == 0 || r == 1 || r == -1 ? 0.0 * r : std::sin(3.14159265358979323846 * r);
+}
+SIMCUDA_INLINE double cospi(double x) {
+  const double r = std::remainder(x, 2.0);
+  return r == 0.5 || r == -0.5 ? 0.0 : std::cos(3.14159265358979323846 * r);
+}
+SIMCUDA_INLINE float sinpif(float x) { return static_cast<float>(sinpi(double{x})); }
+SIMCUDA_INLINE float cospif(float x) { return static_cast<float>(cospi(double{x})); }
 SIMCUDA_INLINE void sincospif(float x, float* sine, float* cosine) {
-  *sine = static_cast<float>(std::sin(3.14159265358979323846 * x));
-  *cosine = static_cast<float>(std::cos(3.14159265358979323846 * x));
+  *sine = sinpif(x);
+  *cosine = cospif(x);
+}
+SIMCUDA_INLINE void sincospi(double x, double* sine, double* cosine) {
+  *sine = sinpi(x);
+  *cosine = cospi(x);
 }
 inline void __sincosf(float x, float* sine, float* cosine) noexcept {
   *sine = std::sin(x);
