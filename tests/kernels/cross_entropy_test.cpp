@@ -422,7 +422,7 @@ TEST_CASE("cross_entropy: errors say what came", "[kernels][cross_entropy]") {
         "cross_entropy: targets must be int32 or int64, got float32");
   ParameterSet set;
   Parameter* p = set.add("logits", {4, 5}, false, {});
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   Tape tape;
   const Tape::Scope on(tape);
   CHECK(error_of([&] {

@@ -76,7 +76,7 @@ TEST_CASE("linear: bfloat16 weight gradients reach the float32 block unrounded",
   ParameterSet set;
   Parameter* w = set.add("w", {1, 1}, true, {});
   Parameter* b = set.add("b", {1}, false, {});
-  set.allocate(Device::cpu(), DType::kBF16);
+  set.allocate(default_device(), DType::kBF16);
   w->value.fill_zero();
   b->value.fill_zero();
   const std::vector<bfloat16> ones(static_cast<std::size_t>(rows), bfloat16(1.0f));

@@ -70,7 +70,7 @@ TEST_CASE("gpt: initial values are GPT-2's and depend on the seed only", "[nn][i
   const auto make = [](std::uint64_t seed) {
     ParameterSet set;
     const nn::Gpt gpt(set, tiny_config());
-    set.allocate(Device::cpu(), DType::kF32);
+    set.allocate(default_device(), DType::kF32);
     nn::initialize(set, seed);
     const auto deviation = [&](const char* name) {
       double sum = 0, n = 0;
@@ -93,7 +93,7 @@ TEST_CASE("gpt: a token's logits do not depend on later tokens, nor on the other
   const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
   ParameterSet set;
   const nn::Gpt gpt(set, tiny_config(shape));
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   nn::initialize(set, 1);
   const auto logits = [&](std::vector<std::int32_t> tokens, std::int64_t batch) {
     return gpt(Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch}))
@@ -109,7 +109,7 @@ TEST_CASE("gpt: a token's logits do not depend on later tokens, nor on the other
 TEST_CASE("gpt: errors carry the module path", "[nn][error]") {
   ParameterSet set;
   const nn::Gpt gpt(set, tiny_config());
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   nn::initialize(set, 1);
   CHECK(error_of([&] {
           gpt(Tensor::zeros({1, 13}, DType::kI32));
@@ -131,7 +131,7 @@ TEST_CASE("gpt: overfits one batch and then generates it", "[nn][gpt]") {
   const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
   ParameterSet set;
   const nn::Gpt gpt(set, tiny_config(shape, 0.0));
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   nn::initialize(set, 1);
   optim::AdamW adam(set, optim::constant(1e-2), optim::AdamWOptions{.weight_decay = 0});
   optim::Window window(set);

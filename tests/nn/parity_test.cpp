@@ -51,7 +51,7 @@ struct Trained {
         gpt(set, config_of(weights, shape)),
         tokens(expected.tensor("tokens")),
         targets(expected.tensor("targets")) {
-    set.allocate(Device::cpu(), dtype);
+    set.allocate(default_device(), dtype);
     REQUIRE(weights.names().size() == set.all().size());
     for (Parameter& p : set.all()) {
       REQUIRE(weights.tensor(p.name).shape() == p.shape);

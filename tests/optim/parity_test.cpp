@@ -34,7 +34,7 @@ void check_optimizer(const Fixture& f, const std::string& name, DType dtype,
   const auto options = f.values(name + ".options");
   ParameterSet set;
   set.add("w", {size}, true, nothing());
-  set.allocate(Device::cpu(), dtype);
+  set.allocate(default_device(), dtype);
   const Parameter& w = set.all()[0];
   w.value.copy_from(f.tensor("optimizer.initial", dtype));
   optim::Window window(set);
@@ -86,7 +86,7 @@ TEST_CASE("parity with PyTorch: clip_grad_norm_, above and below the limit", "[o
     gradients.push_back(f.tensor(name + ".grad_" + i, dtype));
     set.add("p" + i, gradients.back().shape(), true, nothing());
   }
-  set.allocate(Device::cpu(), dtype);
+  set.allocate(default_device(), dtype);
   for (const Parameter& p : set.all()) p.value.fill_zero();
   optim::Window window(set);
   optim::Sgd sgd(set, optim::constant(1.0));

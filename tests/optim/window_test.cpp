@@ -21,7 +21,7 @@ struct Mean {
 
   explicit Mean(double lr = 1.0, double momentum = 0.0, std::int64_t size = 1) {
     w = set.add("w", {size}, false, nn::zeros());
-    set.allocate(Device::cpu(), DType::kF32);
+    set.allocate(default_device(), DType::kF32);
     nn::initialize(set, 1);
     optimizer = std::make_unique<optim::Sgd>(set, optim::constant(lr),
                                              optim::SgdOptions{.momentum = momentum});
@@ -235,7 +235,7 @@ TEST_CASE("parameters that no micro-batch touched are left alone", "[optim][wind
   ParameterSet set;
   Parameter* used = set.add("used", {3}, true, nn::ones());
   Parameter* unused = set.add("unused", {5}, true, nn::ones());
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   nn::initialize(set, 1);
   optim::AdamW adam(set, optim::constant(0.1), optim::AdamWOptions{.weight_decay = 0.5});
   optim::Window window(set);
@@ -254,7 +254,7 @@ TEST_CASE("a parameter used only in an early micro-batch counts", "[optim][windo
   ParameterSet set;
   Parameter* a = set.add("a", {1}, false, nn::zeros());
   Parameter* b = set.add("b", {1}, false, nn::zeros());
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   nn::initialize(set, 1);
   optim::Sgd sgd(set, optim::constant(1.0));
   optim::Window window(set);

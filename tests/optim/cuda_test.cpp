@@ -1,0 +1,126 @@
+// Whole training steps on a CUDA device: the cpu's results, the same bits again, no waiting.
+#include <accrue/config.h>
+#if ACCRUE_HAS_CUDA
+  #include <cmath>
+  #include <memory>
+  #include <accrue/core/backend.h>
+  #include <accrue/optim/optim.h>
+  #include "tests/support/catch.h"
+  #include "tests/support/tiny_gpt.h"
+  #if ACCRUE_CUDA_SIM
+    #include <simcuda/simcuda.h>
+  #endif
+
+using namespace accrue;
+using namespace accrue::test;
+
+namespace {
+struct Run {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;
+};
+
+class Training {
+ public:
+  Training(Device device, DType dtype, nn::GptShape shape)
+      : device_(device), gpt_(parameters_, tiny_config(shape)) {
+    parameters_.allocate(device, dtype);
+    nn::initialize(parameters_, 5);
+    adam_ = std::make_unique<optim::AdamW>(parameters_, optim::cosine(1e-3, 1e-4, 3, 10),
+                                           optim::AdamWOptions{.eps = 1e-5, .weight_decay = 0.1});
+    adam_->set_max_norm(1.0);
+  }
+  void step(std::uint64_t number) {
+    const RaggedBatch batch(7, number + 1);
+    optim::Window window(parameters_);
+    std::int64_t first = 0;
+    for (const std::int64_t size : {3, 4}) {
+      const RaggedBatch::Micro micro = batch.micro(first, size, number, 0, device_);
+      Tape tape;
+      const Tape::Scope on(tape);
+      window.add(tape, gpt_.loss(micro.tokens, micro.targets, micro.random));
+      first += size;
+    }
+    adam_->step(window);
+  }
+  optim::StepReport report() const { return adam_->report(); }
+  std::vector<float> weights() const { return parameters_.master().to_vector<float>(); }
+
+ private:
+  Device device_;
+  ParameterSet parameters_;
+  nn::Gpt gpt_;
+  std::unique_ptr<optim::AdamW> adam_;
+};
+
+Run ten_steps(Device device, DType dtype, nn::GptShape shape) {
+  Training t(device, dtype, shape);
+  Run r;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    t.step(i);
+    r.losses.push_back(t.report().loss);
+    r.norms.push_back(t.report().norm);
+  }
+  r.weights = t.weights();
+  return r;
+}
+
+double worst(const std::vector<float>& a, const std::vector<float>& b) {
+  double scale = 0, error = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    scale = std::max(scale, std::abs(double{b[i]}));
+    const double e = std::abs(double{a[i]} - double{b[i]});
+    if (!(e <= error)) error = e;
+  }
+  return error / scale;
+}
+}  // namespace
+
+TEST_CASE("cuda: ten training steps are the cpu's, and have the same bits again", "[optim][cuda]") {
+  if (device_count(DeviceType::kCuda) == 0) return;
+  const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
+  const DType dtype = GENERATE(DType::kF32, DType::kBF16);
+  const Run cpu = ten_steps(Device::cpu(), dtype, shape);
+  const Run cuda = ten_steps(Device::cuda(), dtype, shape);
+  const double tolerance = dtype == DType::kF32 ? 2e-5 : 2e-2;
+  for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
+    INFO("step " << i);
+    CHECK(cuda.losses[i] == Approx(cpu.losses[i]).epsilon(tolerance));
+    CHECK(cuda.norms[i] == Approx(cpu.norms[i]).epsilon(20 * tolerance));
+  }
+  CHECK(worst(cuda.weights, cpu.weights) < tolerance);
+  const Run again = ten_steps(Device::cuda(), dtype, shape);
+  CHECK(again.weights == cuda.weights);
+  CHECK(again.losses == cuda.losses);
+}
+
+  #if ACCRUE_CUDA_SIM
+TEST_CASE("cuda: a step has the same bits in whatever order the streams run", "[optim][cuda]") {
+  const auto run = [](simcuda::Order order, std::uint64_t seed) {
+    simcuda::set_order(order, seed);
+    Training t(Device::cuda(), DType::kBF16, nn::GptShape::kLlama);
+    for (std::uint64_t i = 0; i < 2; ++i) t.step(i);
+    const std::vector<float> weights = t.weights();
+    return weights;
+  };
+  const 
+  const std::vector<float> eager = run(simcuda::Order::kEager, 0);
+  CHECK(run(simcuda::Order::kLazy, 0) == eager);
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) CHECK(run(simcuda::Order::kRandom, seed) == eager);
+  simcuda::set_order(simcuda::Order::kRandom);
+}
+
+TEST_CASE("cuda: a step never makes the host wait for the device", "[optim][cuda]") {
+  Training t(Device::cuda(), DType::kBF16, nn::GptShape::kGpt2);
+  t.step(0);
+  simcuda::reset_statistics();
+  t.step(1);
+  t.step(2);
+  const simcuda::Statistics s = simcuda::statistics();
+  CHECK(s.launches > 100);
+  CHECK(s.host_synchronizations == 0);
+  CHECK(s.pageable_copies == 0);
+  CHECK(std::isfinite(t.report().loss));
+}
+  #endif
+#endif
