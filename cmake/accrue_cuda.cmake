@@ -73,14 +73,14 @@ endif()
 # compiler with the checks of the simulated device.
 function(accrue_cuda_objects target)
   add_library(${target} OBJECT ${ARGN})
-  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
   target_link_libraries(${target} PRIVATE ${ACCRUE_CUDA_LIBRARIES})
   target_include_directories(${target} PRIVATE "${ACCRUE_INCLUDE_DIR}")
   if(ACCRUE_CUDA_SIM)
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
+    set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
     simcuda_compile_settings(${target})
   else()
-    # CMake 3.25 does not know this nvcc's C++20. A spill or a stack frame in a kernel is an error.
+    # CMake 3.25 does not know this nvcc's C++20, so no standard may be asked of it. A spill or a stack frame in a kernel is an error.
     target_compile_options(${target} PRIVATE -std=c++20 --expt-relaxed-constexpr -O3 -lineinfo
                            "SHELL:-Xptxas -warn-spills,-warn-lmem-usage"
                            "$<$<BOOL:${ACCRUE_WARNINGS_AS_ERRORS}>:-Werror=all-warnings>"
