@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <accrue/core/cuda/check.h>
 #include <accrue/kernels/cuda/gemm_plan.h>
@@ -28,17 +29,16 @@ cublasComputeType_t compute_type(DType t) {
 
 GemmPlan::Layout layout(DType t, std::int64_t rows, std::int64_t columns, std::int64_t ld,
                         std::int64_t batch, std::int64_t stride) {
-  cublasLtMatrixLayout_t raw = nullptr;
-  ACCRUE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&raw, cuda_type(t),
+  GemmPlan::Layout out;
+  ACCRUE_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(out.put(), cuda_type(t),
                                                  static_cast<std::uint64_t>(rows),
                                                  static_cast<std::uint64_t>(columns), ld));
-  GemmPlan::Layout out(raw);
   if (batch > 1) {
     const auto count = static_cast<std::int32_t>(batch);
-    ACCRUE_CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-                                                         &count, sizeof count));
     ACCRUE_CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(
-        raw, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
+        out.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
+    ACCRUE_CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(
+        out.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
   }
   return out;
 }
@@ -83,9 +83,7 @@ GemmKey::GemmKey(const Gemm& g)
 
 GemmLibrary::GemmLibrary(Device device) {
   accrue::cuda::use_device(device);
-  cublasLtHandle_t raw = nullptr;
-  ACCRUE_CUBLAS_CHECK(cublasLtCreate(&raw));
-  handle_ = accrue::cuda::Handle<cublasLtHandle_t, cublasLtDestroy>(raw);
+  ACCRUE_CUBLAS_CHECK(cublasLtCreate(handle_.put()));
 }
 
 GemmLibrary& GemmLibrary::of(Device device) {
@@ -100,10 +98,9 @@ GemmLibrary& GemmLibrary::of(Device device) {
 GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g) const {
   GemmPlan out;
   const bool wide = g.a_type == DType::kF64;
-  cublasLtMatmulDesc_t product = nullptr;
-  ACCRUE_CUBLAS_CHECK(
-      cublasLtMatmulDescCreate(&product, compute_type(g.a_type), wide ? CUDA_R_64F : CUDA_R_32F));
-  out.product = decltype(out.product)(product);
+  ACCRUE_CUBLAS_CHECK(cublasLtMatmulDescCreate(out.product.put(), compute_type(g.a_type),
+                                               wide ? CUDA_R_64F : CUDA_R_32F));
+  const cublasLtMatmulDesc_t product = out.product.get();
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (g.bias) {
@@ -117,25 +114,23 @@ GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g) const {
                         : layout(g.a_type, g.k, g.m, g.lda, g.batch, g.batch_stride_a);
   out.c = layout(g.c_type, g.n, g.m, g.ldc, g.batch, g.batch_stride_c);
 
-  cublasLtMatmulPreference_t raw = nullptr;
-  ACCRUE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&raw));
-  const accrue::cuda::Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>
-      preference(raw);
-  set(raw, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+  accrue::cuda::Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+  ACCRUE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(preference.put()));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
       static_cast<std::uint64_t>(workspace_bytes(g)));
   // In place is left out: it rounds every partial sum to the type of C. So does OUTPUT_TYPE.
-  set(raw, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+  set(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
-  set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
-  set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(g.c));
-  set(raw, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(g.c));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(g.c));
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(g.c));
 
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
   int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle_.get(), product, out.a.get(), out.b.get(), out.c.get(),
-                                     out.c.get(), raw, kCandidates, found.data(), &count);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_.get(), product, out.a.get(), out.b.get(), out.c.get(), out.c.get(), preference.get(),
+      kCandidates, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return out;
   ACCRUE_CUBLAS_CHECK(status);
   const auto end = std::remove_if(found.begin(), found.begin() + count,

@@ -1,17 +1,12 @@
 #include <cuda_runtime.h>
 #include <limits>
 #include <accrue/core/cuda/check.h>
+#include <accrue/core/log.h>
 #include <accrue/kernels/cuda/gemm_plan.h>
 
 namespace accrue::kernels::cuda {
 namespace {
 using EventHandle = accrue::cuda::Handle<cudaEvent_t, cudaEventDestroy>;
-
-EventHandle timer() {
-  cudaEvent_t raw = nullptr;
-  ACCRUE_CUDA_CHECK(cudaEventCreate(&raw));
-  return EventHandle(raw);
-}
 
 // From the first to past the last element of C.
 std::int64_t extent(const Gemm& g) {
@@ -35,7 +30,9 @@ int fastest_algorithm(cublasLtHandle_t handle, const GemmPlan& plan,
     log(LogLevel::kWarning, std::string("gemm: not tuned: ") + e.what());
     return 0;
   }
-  const EventHandle begin = timer(), end = timer();
+  EventHandle begin, end;
+  ACCRUE_CUDA_CHECK(cudaEventCreate(begin.put()));
+  ACCRUE_CUDA_CHECK(cudaEventCreate(end.put()));
   int best = 0;
   float least = std::numeric_limits<float>::infinity();
   for (int i = 0; i < count; ++i) {

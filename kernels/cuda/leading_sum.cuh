@@ -23,7 +23,7 @@ void leading_sum(Stream stream, std::int64_t n, std::int64_t period, const View&
                  const GradSink& sink, double factor, bool aligned, Values values) {
   const ReducePlan plan = kernels::leading_sum(n, period);
   auto* partial = static_cast<double*>(workspace.ptr);
-  visit_sink<T>(sink, [&]<class S>() {
+  accrue::cuda::visit_sink<T>(sink, [&]<class S>() {
     const PutSink<S> put{accrue::cuda::DeviceSink<S>(sink), factor};
     constexpr int kV = accrue::cuda::kPack<T>;
     if (aligned && period * static_cast<std::int64_t>(sizeof(T)) % 16 == 0)

@@ -1,6 +1,6 @@
 #include <accrue/core/tape.h>
 #include <accrue/kernels/check.h>
-#include <accrue/#include <accrue/kernels/gemm.h>
+#include <accrue/kernels/gemm.h>
 #include <accrue/kernels/linear/linear.h>
 #include <accrue/kernels/reduce.h>
 

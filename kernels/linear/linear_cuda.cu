@@ -13,7 +13,7 @@ void linear_backward(Stream stream, const LinearBackward& a) {
   visit_float(a.dy.dtype, [&]<class T>() {
     const T* dy = a.dy.data<T>();
     leading_sum<T>(stream, a.dy.shape.numel(), a.weight.shape[0], a.reduce_workspace, a.dbias, 1.0,
-                   is_aligned(dy), [=]<int kV>() { return Elements<T, kV>{dy}; });
+                   accrue::cuda::is_aligned(dy), [=]<int kV>() { return Elements<T, kV>{dy}; });
   });
 }
 }  // namespace accrue::kernels::cuda

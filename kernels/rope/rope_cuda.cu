@@ -33,7 +33,7 @@ __device__ __forceinline__ void sin_cos_pi(double t, double& s, double& c) { sin
 template <class C>
 __device__ __forceinline__ void sin_cos(double angle, C& sine, C& cosine) {
   constexpr double kInverse = 0x1.45f306dc9c883p-2, kRest = -0x1.6b01ec5417056p-56;
-  const double high = angle * kInverse;
+  const double high = __dmul_rn(angle, kInverse);
   const double low = fma(angle, kInverse, -high) + angle * kRest;
   const double turned = high - 2 * rint(0.5 * high);
   const double quarters = rint(2 * turned);
