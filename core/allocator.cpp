@@ -267,6 +267,16 @@ void Allocator::trim() {
   const std::lock_guard lock(state_->mutex);
   state_->trim_to(0);
 }
+void Allocator::move_blocks(Stream from, Stream to) {
+  Event last(from.device);
+  last.record(from);
+  last.wait(to);
+  const std::lock_guard lock(state_->mutex);
+  for (auto& [ptr, block] : state_->live)
+    if (block.stream == from.native) block.stream = to.native;
+  for (auto& [real, block] : state_->kept)
+    if (block.stream == from.native) block.stream = to.native;
+}
 void Allocator::set_poison(bool on) {
   const std::lock_guard lock(state_->mutex);
   state_->poison = on;

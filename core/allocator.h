@@ -90,6 +90,9 @@ class Allocator {
   std::vector<MemoryEvent> stop_timeline();
   std::vector<LiveBlock> live_blocks() const;  // grouped by name, largest first
   void trim();                                 // gives every kept block back to the system
+  /// Memory that followed the order of `from` follows that of `to` from here on, which waits for
+  /// what `from` was given so far. For streams that end.
+  void move_blocks(Stream from, Stream to);
   /// Fills fresh and reused memory with NaN bit patterns (0xFF), so that nobody can rely on its
   /// content.
   void set_poison(bool on);

