@@ -25,8 +25,9 @@ struct CrossEntropyOptions {
 /// Ignored rows count in neither, the smoothing term included. All rows ignored: (0, 0), gradient
 /// 0. logits (..., V), floating; targets (...), int32 or int64 -> rank 0, float32 (float64 for
 /// float64). Exponentials are summed in float32 (float64),
-/// the row terms in float64, in the order of rows. A target that is
-/// neither in [0, V) nor ignore_index is an error that names its value and position. NaN and +inf
+/// the row terms in float64, in an order that depends on the number of rows
+/// only. A target that is neither in [0, V) nor ignore_index is an error that names its value and
+/// position; on CUDA it comes when the host next waits, and the row counts nothing. NaN and +inf
 /// logits of a counted row make the sum NaN.
 /// Gradient: logits, of the sum.  With p = softmax(x) and A = (1-s) w_y + s/V sum_c w_c + 2 z lse:
 ///   dx_j = p_j A - s/V w_j - [j = y] (1-s) w_y

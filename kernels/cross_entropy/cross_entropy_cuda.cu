@@ -1,4 +1,5 @@
 #include <accrue/core/cuda/device.cuh>
+#include <accrue/core/cuda/fault.cuh>
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
 #include <accrue/kernels/cuda/rows.cuh>
 
@@ -11,13 +12,15 @@ struct Terms {
   std::int64_t ignore;
   double hit, spread, z;  // 1 - s, s / V, z
   const float* weights;   // of the classes, or null
+  DeviceFault* fault;
 
-  /// -1: the row counts nothing.
-  __device__ __forceinline__ int target(std::int64_t row, int classes) const {
+  /// -1: the row counts nothing. All threads of the row call it.
+  __device__ __forceinline__ int target(std::int64_t row, int classes, int lane) const {
     const std::int64_t t = short_targets ? short_targets[row] : long_targets[row];
     if (t == ignore) return -1;
-    if (t < 0 || t >= classes) return -1;
-    return static_cast<int>(t);
+    if (t >= 0 && t < classes) return static_cast<int>(t);
+    if (lane == 0) report_fault(fault, FaultKind::kCrossEntropyTarget, t, row, classes);
+    return -1;
   }
   __device__ __forceinline__ double weight(int target) const {
     return weights ? static_cast<double>(weights[target]) : 1.0;
@@ -32,7 +35,8 @@ struct Terms {
     }
   }
 };
-Terms make_terms(const CrossEntropyTerms& t, const ConstView& targets, std::int64_t classes) {
+Terms make_terms(Device device, const CrossEntropyTerms& t, const ConstView& targets,
+                 std::int64_t classes) {
   const bool is_long = targets.dtype == DType::kI64;
   return {is_long ? nullptr : targets.data<std::int32_t>(),
           is_long ? targets.data<std::int64_t>() : nullptr,
@@ -40,7 +44,8 @@ Terms make_terms(const CrossEntropyTerms& t, const ConstView& targets, std::int6
           1 - t.label_smoothing,
           classes > 0 ? t.label_smoothing / static_cast<double>(classes) : 0,
           t.z_loss,
-          t.class_weights ? t.class_weights.data<float>() : nullptr};
+          t.class_weights ? t.class_weights.data<float>() : nullptr,
+          fault_of(device)};
 }
 
 template <class T>
@@ -116,7 +121,7 @@ __device__ __forceinline__ void write_row(const Row& x, const Terms& t, typename
   x.each([&](int, int i, const Real(&v)[1][kN]) {
     Real out[kN];
 #pragma unroll
-    for (int k = 0; k < kN; ++k) out[k] = exp_nonpositive(v[0][k] - top) * f.exponential;
+    for (int k = 0; k < kN; ++k) out[k] = fast_exp(v[0][k] - top) * f.exponential;
     if (f.spread != 0) {
       Real w[kN];
       t.load_weights(i, w);
@@ -143,7 +148,7 @@ __device__ __forceinline__ void forward(const Forward<typename Row::Element>& a)
   const int lane = lane_of_row<kThreads>();
   const bool active = row < a.rows;
   const std::int64_t base = active ? row * a.cols : 0;
-  const int target = active ? t.target(row, a.cols) : -1;
+  const int target = active ? t.target(row, a.cols, lane) : -1;
   const bool counted = target >= 0;
   const Row x({a.logits + base}, counted ? a.cols : 0, lane);
   const Real target_logit =
@@ -201,7 +206,7 @@ __device__ __forceinline__ void backward(const Backward<typename Row::Element, G
   const int lane = lane_of_row<kThreads>();
   const bool active = row < a.rows;
   const std::int64_t base = active ? row * a.cols : 0;
-  const int target = active ? t.target(row, a.cols) : -1;
+  const int target = active ? t.target(row, a.cols, lane) : -1;
   const Row x({a.logits + base}, target >= 0 ? a.cols : 0, lane);
   const double total = weight_total<kThreads>(t, a.cols, lane);
   Exponentials<Real> e{};
@@ -227,22 +232,22 @@ __global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
   forward<RegisterRow<T, kThreads, kElements>>(a);
 }
 template <class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     cross_entropy_rows_long(const Forward<T> a) {
   forward<StreamedRow<T, kThreads, kPack<T>>>(a);
 }
 template <class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     cross_entropy_rows_ragged(const Forward<T> a) {
   forward<StreamedRow<T, kThreads, 1>>(a);
 }
 template <class T, class G, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     cross_entropy_gradient(const Backward<T, G> a) {
   backward<StreamedRow<T, kThreads, kPack<T>>, G>(a);
 }
 template <class T, class G, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     cross_entropy_gradient_ragged(const Backward<T, G> a) {
   backward<StreamedRow<T, kThreads, 1>, G>(a);
 }
@@ -330,7 +335,7 @@ void cross_entropy_forward(Stream stream, const CrossEntropyForward& a) {
     using Real = accumulate_t<T>;
     const std::int64_t classes = a.logits.shape.cols();
     const Forward<T> args{a.logits.data<T>(),
-                          make_terms(a.terms, a.targets, classes),
+                          make_terms(stream.device, a.terms, a.targets, classes),
                           a.statistics.data<Real>(),
                           a.workspace.data<double>(),
                           a.dlogits ? a.dlogits.data<T>() : nullptr,
@@ -370,7 +375,7 @@ void cross_entropy_backward(Stream stream, const CrossEntropyBackward& a) {
       const std::int64_t classes = a.logits.shape.cols();
       const Backward<T, G> args{a.dsum.data<Real>(),
                                 a.logits.data<T>(),
-                                make_terms(a.terms, a.targets, classes),
+                                make_terms(stream.device, a.terms, a.targets, classes),
                                 a.statistics.data<Real>(),
                                 DeviceSink<G>(a.dlogits),
                                 a.targets.shape.numel(),

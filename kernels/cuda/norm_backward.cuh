@@ -72,12 +72,18 @@ __device__ __forceinline__ void backward_row(const NormBackward<typename Row::El
   });
 }
 
+/// Threads of a block. Two blocks of 256 fill a multiprocessor; where 128 registers are too few for
+/// a thread, one of 384.
+template <int kThreads, int kElements>
+inline constexpr int kBackwardThreads = kThreads > kWarp ? kThreads
+                                                         : (kElements > 24 ? 384 : kRowBlock);
+
 /// One block, one partial row: the rows [block * block_rows, ...), their sums in registers.
-template <bool kCentered, class Row, class G>
+template <bool kCentered, int kBlock, class Row, class G>
 __device__ __forceinline__ void backward_registers(
     const NormBackward<typename Row::Element, G>& a) {
   using Real = typename Row::Real;
-  constexpr int kThreads = Row::kThreads, kN = Row::kN, kGroups = kRowsPerBlock<kThreads>;
+  constexpr int kThreads = Row::kThreads, kN = Row::kN, kGroups = kBlock / kThreads;
   constexpr int kSets = kCentered ? 2 : 1;
   ACCRUE_SHARED(Real, scratch, [3][kRowScratch<kThreads>]);
   const int lane = lane_of_row<kThreads>();
@@ -127,7 +133,7 @@ __device__ __forceinline__ void backward_registers(
       __syncthreads();
     }
     for (int i = static_cast<int>(threadIdx.x) * kN; i < kSets * Row::kCalls * kThreads * kN;
-         i += kRowBlock * kN) {
+         i += kBlock * kN) {
       constexpr int kWidth = Row::kCalls * kThreads * kN;
       const int set = i / kWidth, column = i % kWidth;
       if (column >= a.cols) continue;
@@ -169,16 +175,12 @@ __device__ __forceinline__ void backward_streamed(const NormBackward<typename Ro
   }
 }
 
-// Two blocks on a multiprocessor; one where that would spill.
-template <class T, int kThreads, int kElements>
-inline constexpr int kBackwardBlocks = kThreads > kRowBlock || (sizeof(T) == 4 && kElements > 24)
-                                           ? 1
-                                           : 2;
 template <bool kCentered, class T, class G, int kThreads, int kElements>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>,
-                                  (kBackwardBlocks<T, kThreads, kElements>))
+__global__ void __launch_bounds__((kBackwardThreads<kThreads, kElements>),
+                                  (kBackwardThreads<kThreads, kElements> > kRowBlock ? 1 : 2))
     norm_backward(const NormBackward<T, G> a) {
-  backward_registers<kCentered, RegisterRow<T, kThreads, kElements, 2>, G>(a);
+  backward_registers<kCentered, kBackwardThreads<kThreads, kElements>,
+                     RegisterRow<T, kThreads, kElements, 2>, G>(a);
 }
 template <bool kCentered, class T, class G>
 __global__ void __launch_bounds__(kRowBlock, 4) norm_backward_long(const NormBackward<T, G> a) {
@@ -266,7 +268,7 @@ void launch_norm_backward(Stream stream, const ConstView& dy, const ConstView& x
     if constexpr (!std::is_same_v<T, double>) {
       if (aligned && visit_norm_backward_class(cols, [&]<int kThreads, int kElements>() {
             launch(norm::norm_backward<kCentered, T, G, kThreads, kElements>, grid,
-                   dim3(kRowBlockThreads<kThreads>), 0, stream, a);
+                   dim3(norm::kBackwardThreads<kThreads, kElements>), 0, stream, a);
           }))
         return;
     }

@@ -79,12 +79,12 @@ __global__ void __launch_bounds__(kRowBlockThreads<kThreads>) norm_forward(const
   forward<kCentered, RegisterRow<T, kThreads, kElements>>(a);
 }
 template <bool kCentered, class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     norm_forward_long(const NormForward<T> a) {
   forward<kCentered, StreamedRow<T, kThreads, kPack<T>>>(a);
 }
 template <bool kCentered, class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     norm_forward_ragged(const NormForward<T> a) {
   forward<kCentered, StreamedRow<T, kThreads, 1>>(a);
 }

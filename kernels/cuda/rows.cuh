@@ -7,6 +7,7 @@
 #include <limits>
 #include <accrue/core/cuda/reduce.cuh>
 #include <accrue/core/cuda/sink.cuh>
+#include <accrue/kernels/cuda/math.cuh>
 
 namespace accrue::kernels::cuda {
 using namespace accrue::cuda;
@@ -148,12 +149,6 @@ __device__ __forceinline__ Real row_max(Real v, Real (*scratch)[kRowScratch<kThr
   return s[0];
 }
 
-/// e^x for x <= 0.
-__device__ __forceinline__ float exp_nonpositive(float x) {
-  return exp2f(x * 1.44269504088896341f);
-}
-__device__ __forceinline__ double exp_nonpositive(double x) { return exp(x); }
-
 template <class Real>
 struct Exponentials {
   Real top, sum;  // the maximum of a row, the sum of exp(x - top)
@@ -176,7 +171,7 @@ __device__ __forceinline__ Exponentials<typename Row::Real> row_exponentials(
     if (kMaskedIsZero && top == kLowest) top = 0;
     x.each([&](int, int, const Real(&v)[1][kN]) {
 #pragma unroll
-      for (int k = 0; k < kN; ++k) sum[0] += exp_nonpositive(v[0][k] - top);
+      for (int k = 0; k < kN; ++k) sum[0] += fast_exp(v[0][k] - top);
     });
   } else {
     // The sum belongs to the largest element so far (to 0 before there is a finite one).
@@ -186,16 +181,16 @@ __device__ __forceinline__ Exponentials<typename Row::Real> row_exponentials(
 #pragma unroll
       for (int k = 0; k < kN; ++k) most = MaxNumber{}(most, v[0][k]);
       if (most > mine) {
-        sum[0] *= exp_nonpositive(mine - most);
+        sum[0] *= fast_exp(mine - most);
         mine = most;
       }
       const Real from = mine == kLowest ? Real(0) : mine;
 #pragma unroll
-      for (int k = 0; k < kN; ++k) sum[0] += exp_nonpositive(v[0][k] - from);
+      for (int k = 0; k < kN; ++k) sum[0] += fast_exp(v[0][k] - from);
     });
     top = row_max<kThreads>(mine, scratch);
     if (kMaskedIsZero && top == kLowest) top = 0;
-    sum[0] *= exp_nonpositive(mine - top);
+    sum[0] *= fast_exp(mine - top);
   }
   row_sums<kThreads>(sum, scratch);
   return {top, sum[0]};

@@ -35,7 +35,7 @@ __device__ __forceinline__ void forward(const Forward<typename Row::Element>& a)
   x.each([&](int, int i, const Real(&v)[1][kN]) {
     Real out[kN];
 #pragma unroll
-    for (int k = 0; k < kN; ++k) out[k] = exp_nonpositive(v[0][k] - e.top) * factor;
+    for (int k = 0; k < kN; ++k) out[k] = fast_exp(v[0][k] - e.top) * factor;
     store<kN>(y + i, out);
   });
 }
@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(kRowBlockThreads<kThreads>) softmax_rows(const
   forward<RegisterRow<T, kThreads, kElements>>(a);
 }
 template <class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_rows_long(const Forward<T> a) {
   forward<StreamedRow<T, kThreads, kPack<T>>>(a);
 }
 template <class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_rows_ragged(const Forward<T> a) {
   forward<StreamedRow<T, kThreads, 1>>(a);
 }
@@ -83,12 +83,12 @@ __global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
   backward<RegisterRow<T, kThreads, kElements, 2>, G>(a);
 }
 template <class T, class G, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_gradient_long(const Backward<T, G> a) {
   backward<StreamedRow<T, kThreads, kPack<T>, 2>, G>(a);
 }
 template <class T, class G, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_gradient_ragged(const Backward<T, G> a) {
   backward<StreamedRow<T, kThreads, 1, 2>, G>(a);
 }
