@@ -50,6 +50,7 @@ else
   says "no NVIDIA driver" "$build/benchmarks/cuda_query"
   says "no NVIDIA driver" "$build/benchmarks/accrue-bench" run gelu --seconds 0 --device cuda
   says "no NVIDIA driver" "$build/examples/train_gpt" "${small[@]}" --device cuda --out "$build/run-cuda"
+  says "no NVIDIA driver" env ACCRUE_TEST_DEVICE=cuda "$build/tests/accrue_test_core"
   out=$("$build/examples/train_gpt" "${small[@]}" --device auto --no-pictures --out "$build/run-auto" 2>&1)
   grep -qF "no NVIDIA driver" <<<"$out" || { echo "train_gpt --device auto does not warn: $out" && exit 1; }
 fi
