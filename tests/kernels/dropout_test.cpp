@@ -11,6 +11,13 @@ using namespace accrue;
 using namespace accrue::test;
 
 namespace {
+// Small whole numbers behind one that makes the block begin between two vectors.
+Tensor shifted(const Shape& shape) {
+  std::vector<float> v;
+  for (std::int64_t i = 0; i <= shape.numel(); ++i)
+    v.push_back(static_cast<float>(i * 7 % 23 - 11));
+  return Tensor::from(v, {shape.numel() + 1}).window(1, shape);
+}
 RandomState random_state(std::int64_t seed, std::int64_t step, const std::vector<std::int64_t>& ids,
                          Device device = default_device()) {
   return {Tensor::from(std::vector<std::int64_t>{seed, step}, {2}, device),
@@ -159,6 +166,13 @@ TEST_CASE("B37: backward and a second forward use the mask of the first", "[kern
   tape.backward_from(y, Tensor::from(std::vector<float>(4 * 1000, 1.0f), {4, 1000}));
   CHECK(tape.gradient(x).to_vector<float>() == forward);
   CHECK(dropout(x.detach(), 0.5, random, 1).to_vector<float>() == forward);
+}
+
+TEST_CASE("dropout: a window may begin anywhere", "[kernels][dropout]") {
+  const Tensor x = shifted({3, 640});
+  const RandomState random = random_state(1, 2, range(0, 3));
+  CHECK(dropout(x, 0.5, random, 1).to_vector<float>() ==
+        dropout(x.clone(), 0.5, random, 1).to_vector<float>());
 }
 
 TEST_CASE("dropout: p 0 is the tensor itself", "[kernels][dropout]") {

@@ -9,21 +9,26 @@
 #include <accrue/kernels/global_norm/global_norm.h>
 #include <accrue/kernels/sgd/sgd.h>
 #include "tests/support/catch.h"
+#include "tests/support/device_state.h"
 
 using namespace accrue;
 using kernels::Segment;
 using kernels::StepState;
+using test::DeviceState;
 
 namespace {
 void norm_of(const Tensor& grads, const std::vector<Segment>& segments, StepState& state,
              double max_norm = 0, const kernels::ScheduleSpec& schedule = {}) {
-  const Tensor sums = Tensor::empty({kernels::global_norm_workspace(segments)}, DType::kF64);
-  kernels::global_norm({}, {.grads = grads,
-                            .segments = segments,
-                            .workspace = sums.view(),
-                            .state = &state,
-                            .schedule = schedule,
-                            .max_norm = max_norm});
+  const Tensor sums =
+      Tensor::empty({kernels::global_norm_workspace(segments)}, DType::kF64, grads.device());
+  const DeviceState on_device(state, grads.device());
+  kernels::global_norm(grads.stream(), {.grads = grads,
+                                        .segments = segments,
+                                        .workspace = sums.view(),
+                                        .state = on_device.get(),
+                                        .schedule = schedule,
+                                        .max_norm = max_norm});
+  state = on_device.read();
 }
 std::vector<float> wave(std::int64_t n) {
   std::vector<float> g(static_cast<std::size_t>(n));
@@ -143,6 +148,33 @@ TEST_CASE("global_norm: the same bits for any thread count and instruction set",
   set_num_threads(threads);
 }
 
+TEST_CASE("global_norm: the bits of the CPU on every device, hundreds of segments at any offset",
+          "[kernels][global_norm]") {
+  std::vector<Segment> segments;
+  std::int64_t at = 3;
+  for (std::int64_t i = 0; i < 400; ++i) {
+    segments.push_back({at, i % 50 == 0 ? 3 * 4096 + i : i * 7 % 131, false});
+    at += segments.back().size + i % 3;
+  }
+  at = (at + 63) / 64 * 64;
+  segments.push_back({at, 5000 * 40 + 17, false});
+  const std::int64_t n = at + segments.back().size;
+  const auto g = wave(n);
+  const kernels::ScheduleSpec schedule{kernels::ScheduleSpec::kCosine, 1.0, 0.1, 1, 6};
+  StepState want, got;
+  want.loss_sum = got.loss_sum = 5;
+  want.weight = got.weight = 7;
+  for (int i = 0; i < 4; ++i) {
+    norm_of(Tensor::from(g, {n}, Device::cpu()), segments, want, 1.0, schedule);
+    norm_of(Tensor::from(g, {n}), segments, got, 1.0, schedule);
+    CHECK(got.norm == want.norm);
+    CHECK(got.scale == want.scale);
+    CHECK(got.loss == want.loss);
+    CHECK(got.step == want.step);
+    CHECK(std::abs(got.lr - want.lr) <= 4e-16);
+  }
+}
+
 TEST_CASE("B29: clip once per window, after scaling", "[kernels][global_norm]") {
   // Two micro-batches of weight 1/2 each left g1 + g2 = (10, 0) + (0, 1); the window's weight is 1.
   const Tensor grads = Tensor::from(std::vector<float>{10, 1}, {2});
@@ -190,20 +222,21 @@ TEST_CASE("B31: a window that is not finite or has no weight changes nothing but
   CHECK(s.step == 6);
   CHECK(s.skipped == 1);
   CHECK(std::isnan(s.norm) == (what == 0 || what >= 5));
-  kernels::adamw({}, {.value = p.view(),
-                      .master = {},
-                      .grads = grads,
-                      .m = m.view(),
-                      .v = v.view(),
-                      .segments = segments,
-                      .state = &s});
-  kernels::sgd({}, {.value = p.view(),
-                    .master = {},
-                    .grads = grads,
-                    .momentum_buffer = m.view(),
-                    .segments = segments,
-                    .state = &s,
-                    .options = {.momentum = 0.9, .weight_decay = 0.1}});
+  const DeviceState state(s);
+  kernels::adamw(p.stream(), {.value = p.view(),
+                              .master = {},
+                              .grads = grads,
+                              .m = m.view(),
+                              .v = v.view(),
+                              .segments = segments,
+                              .state = state.get()});
+  kernels::sgd(p.stream(), {.value = p.view(),
+                            .master = {},
+                            .grads = grads,
+                            .momentum_buffer = m.view(),
+                            .segments = segments,
+                            .state = state.get(),
+                            .options = {.momentum = 0.9, .weight_decay = 0.1}});
   CHECK(p.to_vector<float>() == before);
   CHECK(m.to_vector<float>() == before);
   CHECK(v.to_vector<float>() == std::vector<float>(static_cast<std::size_t>(n), 0.0f));
@@ -246,7 +279,8 @@ TEST_CASE("B51: norm, AdamW and SGD reach elements beyond 2^31",
   const Tail p(n * 4, size * 4), g(n * 4, size * 4), m(n * 4, size * 4), v(n * 4, size * 4);
   for (std::int64_t i = n - size; i < n; ++i) p.at(i) = 1, g.at(i) = 1;
   const std::vector<Segment> segments{{n - size, size, false}};
-  const Tensor sums = Tensor::empty({kernels::global_norm_workspace(segments)}, DType::kF64);
+  const Tensor sums =
+      Tensor::empty({kernels::global_norm_workspace(segments)}, DType::kF64, Device::cpu());
   StepState s;
   s.weight = 1;
   kernels::global_norm({}, {.grads = g.view(n),

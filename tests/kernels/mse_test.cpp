@@ -6,6 +6,16 @@
 using namespace accrue;
 using namespace accrue::test;
 
+namespace {
+// Small whole numbers behind one that makes the block begin between two vectors.
+Tensor shifted(const Shape& shape) {
+  std::vector<float> v;
+  for (std::int64_t i = 0; i <= shape.numel(); ++i)
+    v.push_back(static_cast<float>(i * 7 % 23 - 11));
+  return Tensor::from(v, {shape.numel() + 1}).window(1, shape);
+}
+}  // namespace
+
 TEST_CASE("mse: the sum, ragged and tiny sizes", "[kernels][mse]") {
   const Shape shape = GENERATE(Shape{}, Shape{1}, Shape{3, 7}, Shape{2, 5, 33}, Shape{0, 3});
   check_op({.name = "mse",
@@ -49,6 +59,12 @@ TEST_CASE("B02: the sum over any split of a window is the same, and so is its we
     }
     CHECK(std::abs(sum / weight / (whole.sum.item() / whole.weight.item()) - 1) < 1e-14);
   }
+}
+
+TEST_CASE("mse: windows may begin anywhere", "[kernels][mse]") {
+  const Tensor x = shifted({5000}), y = x.clone(), t = Tensor::zeros({5000}, DType::kF32);
+  CHECK(mse(x, t).sum.item() == mse(y, t).sum.item());
+  CHECK(mse(t, x).sum.item() == mse(y, t).sum.item());
 }
 
 TEST_CASE("mse: nothing gives (0, 0); NaN stays", "[kernels][mse]") {

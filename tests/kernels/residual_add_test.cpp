@@ -9,6 +9,13 @@ using namespace accrue;
 using namespace accrue::test;
 
 namespace {
+// Small whole numbers behind one that makes the block begin between two vectors.
+Tensor shifted(const Shape& shape) {
+  std::vector<float> v;
+  for (std::int64_t i = 0; i <= shape.numel(); ++i)
+    v.push_back(static_cast<float>(i * 7 % 23 - 11));
+  return Tensor::from(v, {shape.numel() + 1}).window(1, shape);
+}
 RandomState random_state(std::int64_t rows, Device device = default_device()) {
   std::vector<std::int64_t> ids;
   for (std::int64_t i = 0; i < rows; ++i) ids.push_back(1000 + 7 * i);
@@ -53,6 +60,13 @@ TEST_CASE("residual_add: the same as dropout and add apart", "[kernels][residual
                f = Tensor::from(std::vector<float>(v.rbegin(), v.rend()), {4, 5000});
   CHECK(residual_add(x, f, 0.5, random_state(4), 6).to_vector<float>() ==
         add(x, dropout(f, 0.5, random_state(4), 6)).to_vector<float>());
+}
+
+TEST_CASE("residual_add: windows may begin anywhere", "[kernels][residual_add]") {
+  const Tensor x = shifted({3, 640}), f = x.clone();
+  const auto want = residual_add(f, f, 0.5, random_state(3), 6).to_vector<float>();
+  CHECK(residual_add(x, f, 0.5, random_state(3), 6).to_vector<float>() == want);
+  CHECK(residual_add(f, x, 0.5, random_state(3), 6).to_vector<float>() == want);
 }
 
 TEST_CASE("residual_add: without dropout both gradients are dy itself", "[kernels][residual_add]") {

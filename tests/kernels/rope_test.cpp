@@ -6,9 +6,20 @@
 using namespace accrue;
 using namespace accrue::test;
 
+namespace {
+// Small whole numbers behind one that makes the block begin between two vectors.
+Tensor shifted(const Shape& shape) {
+  std::vector<float> v;
+  for (std::int64_t i = 0; i <= shape.numel(); ++i)
+    v.push_back(static_cast<float>(i * 7 % 23 - 11));
+  return Tensor::from(v, {shape.numel() + 1}).window(1, shape);
+}
+}  // namespace
+
 TEST_CASE("rope: both pairings, ragged and tiny sizes", "[kernels][rope]") {
-  const Shape shape = GENERATE(Shape{1, 1, 1, 2}, Shape{2, 3, 2, 6}, Shape{1, 5, 3, 34},
-                               Shape{2, 2, 1, 64}, Shape{0, 3, 2, 4}, Shape{2, 3, 2, 0});
+  const Shape shape =
+      GENERATE(Shape{1, 1, 1, 2}, Shape{2, 3, 2, 6}, Shape{1, 5, 3, 34}, Shape{2, 2, 1, 64},
+               Shape{1, 2, 9, 16}, Shape{0, 3, 2, 4}, Shape{2, 3, 2, 0});
   const bool interleaved = GENERATE(false, true);
   const std::int64_t first = GENERATE(0, 1000);
   check_op({.name = "rope",
@@ -59,6 +70,37 @@ TEST_CASE("rope: only the distance of two positions enters their product", "[ker
     return sum;
   };
   CHECK(std::abs(product(7, 3) - product(1004, 1000)) < 1e-12);
+}
+
+TEST_CASE("rope: float32 far from the beginning, and heads wider than one CUDA launch takes",
+          "[kernels][rope]") {
+  const bool interleaved = GENERATE(false, true);
+  const std::int64_t first = GENERATE(0, 1000003), dim = GENERATE(520, 600);
+  const std::int64_t times = 3;
+  const std::vector<float> ones(static_cast<std::size_t>(times * dim), 1.0f);
+  const auto y = rope(Tensor::from(ones, {1, times, 1, dim}),
+                      {.first_position = first, .interleaved = interleaved})
+                     .to_vector<float>();
+  double worst = 0;
+  for (std::int64_t t = 0; t < times; ++t)
+    for (std::int64_t i = 0; i < dim / 2; ++i) {
+      const double angle =
+          static_cast<double>(first + t) *
+          std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+      const auto a = static_cast<std::size_t>(t * dim + (interleaved ? 2 * i : i));
+      const std::size_t b = interleaved ? a + 1 : a + static_cast<std::size_t>(dim / 2);
+      worst = std::max({worst,
+                        std::abs(static_cast<double>(y[a]) - (std::cos(angle) - std::sin(angle))),
+                        std::abs(static_cast<double>(y[b]) - (std::cos(angle) + std::sin(angle)))});
+    }
+  CHECK(worst < 4e-7);
+}
+
+TEST_CASE("rope: a window may begin anywhere", "[kernels][rope]") {
+  const bool interleaved = GENERATE(false, true);
+  const Tensor x = shifted({2, 3, 5, 16});
+  CHECK(rope(x, {.interleaved = interleaved}).to_vector<float>() ==
+        rope(x.clone(), {.interleaved = interleaved}).to_vector<float>());
 }
 
 TEST_CASE("rope: tables are shared and stay valid", "[kernels][rope]") {

@@ -8,6 +8,16 @@
 using namespace accrue;
 using namespace accrue::test;
 
+namespace {
+// Small whole numbers behind one that makes the block begin between two vectors.
+Tensor shifted(const Shape& shape) {
+  std::vector<float> v;
+  for (std::int64_t i = 0; i <= shape.numel(); ++i)
+    v.push_back(static_cast<float>(i * 7 % 23 - 11));
+  return Tensor::from(v, {shape.numel() + 1}).window(1, shape);
+}
+}  // namespace
+
 TEST_CASE("sum and mean: all elements", "[kernels][sum]") {
   const Shape shape = GENERATE(Shape{}, Shape{1}, Shape{3, 7}, Shape{2, 5, 33});
   const bool divide = GENERATE(false, true);
@@ -87,6 +97,13 @@ TEST_CASE("sum: a million numbers keep their digits, the same bits for any threa
   double total = 0;
   for (const float r : rows) total += static_cast<double>(r);
   CHECK(std::abs(total - want) <= 1e-7 * want);
+}
+
+TEST_CASE("sum: a window may begin anywhere", "[kernels][sum]") {
+  const Tensor x = shifted({3, 20000}), y = x.clone();
+  CHECK(sum(x).item() == sum(y).item());
+  CHECK(sum(x, 0).to_vector<float>() == sum(y, 0).to_vector<float>());
+  CHECK(sum(x, 1).to_vector<float>() == sum(y, 1).to_vector<float>());
 }
 
 TEST_CASE("sum: errors say what came", "[kernels][sum]") {

@@ -39,7 +39,7 @@ void check_optimizer(const Fixture& f, const std::string& name, DType dtype,
   w.value.copy_from(f.tensor("optimizer.initial", dtype));
   optim::Window window(set);
   auto optimizer = make(set, options);
-  const Tensor gradients = f.tensor("optimizer.grads", dtype);
+  const Tensor gradients = f.tensor("optimizer.grads", dtype).to(default_device());
   const auto want = f.values(name + ".values");
   for (std::int64_t step = 0; step < gradients.shape()[0]; ++step) {
     add_gradients(window, {gradients.window(step * size, {size})});
@@ -83,7 +83,7 @@ TEST_CASE("parity with PyTorch: clip_grad_norm_, above and below the limit", "[o
   ParameterSet set;
   std::vector<Tensor> gradients;
   for (const std::string i : {"0", "1", "2"}) {
-    gradients.push_back(f.tensor(name + ".grad_" + i, dtype));
+    gradients.push_back(f.tensor(name + ".grad_" + i, dtype).to(default_device()));
     set.add("p" + i, gradients.back().shape(), true, nothing());
   }
   set.allocate(default_device(), dtype);

@@ -208,7 +208,8 @@ TEST_CASE("B34, B35: schedules count optimizer steps, not micro-batches, and not
     m.add(window, {1.0f}, 1);
     if (window.micro_batches() < 4) continue;
     m.optimizer->step(window);
-    CHECK(m.optimizer->report().lr == schedule.at(steps));
+    CHECK(std::abs(m.optimizer->report().lr - schedule.at(steps)) <=
+          (default_device().is_cpu() ? 0.0 : 4e-16));
     CHECK(m.optimizer->report().step == ++steps);
     m.add(window, {NAN}, 1);
     m.optimizer->step(window);
@@ -300,7 +301,8 @@ TEST_CASE("a loss that cannot be added changes nothing", "[optim][error]") {
   CHECK(add(Tensor::scalar(3, DType::kI64)) ==
         "Window: the weight of a loss must be of floating dtype, got int64; cast it");
   CHECK(add(Tensor::empty({}, DType::kF32, Device::meta())) ==
-        "Window: the weight of a loss is on meta, the parameters on cpu; move one of them");
+        "Window: the weight of a loss is on meta, the parameters on " +
+            to_string(default_device()) + "; move one of them");
   CHECK(window.empty());
   CHECK_FALSE(m.w->slot.touched);
 }
