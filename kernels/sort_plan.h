@@ -12,7 +12,7 @@ struct SortPlan {
   static constexpr std::int64_t kTile = 2048;  // pairs of a block
   constexpr std::int64_t tiles() const { return (n + kTile - 1) / kTile; }
   constexpr int passes() const {
-    const int bits = std::bit_width(static_cast<std::uint64_t>(largest));
+    const int bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(largest)));
     return bits <= kBits ? 1 : (bits + kBits - 1) / kBits;
   }
   /// 32-bit numbers of the workspace: the pairs twice, and the counts of the tiles.

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
-    const unsigned i = blockIdx.x * SortPlan::kTile + r * kThreads + thread;
+    const unsigned i = blockIdx.x * unsigned{SortPlan::kTile} + r * kThreads + thread;
     if (i >= n) continue;
     source.check(i);
     atomicAdd(&digits[source.key(i) >> shift & (kDigits - 1)], 1u);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int w = 0; w < kWarps; ++w) digits[w][thread] = 0;
   __syncthreads();
   unsigned key[kRounds], position[kRounds], rank[kRounds];
-  const unsigned first = blockIdx.x * SortPlan::kTile + warp * kWarp * kRounds;
+  const unsigned first = blockIdx.x * unsigned{SortPlan::kTile} + warp * kWarp * kRounds;
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     const unsigned i = first + r * kWarp + lane;
