@@ -26,7 +26,7 @@ class Training {
       : device_(device), gpt_(parameters_, tiny_config(shape)) {
     parameters_.allocate(device, dtype);
     nn::initialize(parameters_, 5);
-    adam_ = std::make_unique<optim::AdamW>(parameters_, optim::cosine(1e-3, 1e-4, 3, 10),
+    adam_ = std::make_unique<optim::AdamW>(parameters_, optim::cosine(1e-3, 10, 1e-4, 3),
                                            optim::AdamWOptions{.eps = 1e-5, .weight_decay = 0.1});
     adam_->set_max_norm(1.0);
   }
@@ -103,10 +103,10 @@ TEST_CASE("cuda: a step has the same bits in whatever order the streams run", "[
     const std::vector<float> weights = t.weights();
     return weights;
   };
-  const 
   const std::vector<float> eager = run(simcuda::Order::kEager, 0);
   CHECK(run(simcuda::Order::kLazy, 0) == eager);
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) CHECK(run(simcuda::Order::kRandom, seed) == eager);
+  for (std::uint64_t seed = 1; seed <= 3; ++seed)
+    CHECK(run(simcuda::Order::kRandom, seed) == eager);
   simcuda::set_order(simcuda::Order::kRandom);
 }
 
