@@ -41,26 +41,45 @@ struct Word<2> {
 };
 }  // namespace detail
 
-/// out[i] = p[i] for N elements, widened. sizeof(T) * N bytes at p must be aligned to 16 (or to
-/// themselves when fewer); read in as few accesses as that allows.
-template <int N, class T, class C>
-__device__ __forceinline__ void load(const T* p, C (&out)[N]) {
-  constexpr int kBytes = static_cast<int>(sizeof(T)) * N;
-  constexpr int kWordBytes = kBytes < 16 ? kBytes : 16;
-  constexpr int kPerWord = kWordBytes / static_cast<int>(sizeof(T));
-  using W = typename detail::Word<kWordBytes>::type;
+/// N elements as they lie in memory.
+template <class T, int N>
+struct Packed {
+  static constexpr int kBytes = static_cast<int>(sizeof(T)) * N;
+  static constexpr int kWordBytes = kBytes < 16 ? kBytes : 16;
+  typename detail::Word<kWordBytes>::type word[kBytes / kWordBytes];
+};
+
+/// N elements from p on. sizeof(T) * N bytes at p must be aligned to 16 (or to themselves when
+/// fewer); read in as few accesses as that allows.
+template <int N, class T>
+__device__ __forceinline__ Packed<T, N> load_packed(const T* p) {
+  using P = Packed<T, N>;
+  P packed;
+#pragma unroll
+  for (int w = 0; w < P::kBytes / P::kWordBytes; ++w)
+    packed.word[w] = reinterpret_cast<const typename detail::Word<P::kWordBytes>::type*>(p)[w];
+  return packed;
+}
+/// The N elements, widened.
+template <class T, int N, class C>
+__device__ __forceinline__ void unpack(const Packed<T, N>& packed, C (&out)[N]) {
+  constexpr int kPerWord = Packed<T, N>::kWordBytes / static_cast<int>(sizeof(T));
 #pragma unroll
   for (int w = 0; w < N / kPerWord; ++w) {
-    const W word = reinterpret_cast<const W*>(p)[w];
     T part[kPerWord];
-    __builtin_memcpy(part, &word, kWordBytes);
+    __builtin_memcpy(part, &packed.word[w], sizeof part);
 #pragma unroll
     for (int i = 0; i < kPerWord; ++i)
       out[w * kPerWord + i] = static_cast<C>(to_accumulate(part[i]));
   }
 }
+/// out[i] = p[i] for N elements, widened. Alignment as in load_packed().
+template <int N, class T, class C>
+__device__ __forceinline__ void load(const T* p, C (&out)[N]) {
+  unpack(load_packed<N>(p), out);
+}
 
-/// p[i] = v[i] for N elements, rounded to T. Alignment as in load().
+/// p[i] = v[i] for N elements, rounded to T. Alignment as in load_packed().
 template <int N, class T, class C>
 __device__ __forceinline__ void store(T* p, const C (&v)[N]) {
   constexpr int kBytes = static_cast<int>(sizeof(T)) * N;

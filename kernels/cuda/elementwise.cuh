@@ -10,7 +10,7 @@
 // A body says what happens to kWidth elements from i on:
 //   kWidth                    elements in 16 bytes of its narrowest tensor
 //   Values<N>                 what N elements need in registers
-//   read<N>(i, values)        loads
+//   read<N>(i)                loads
 //   write<N>(i, values)       computes and stores
 //   aligned()                 on the host: whether kWidth elements may move at once
 #include <algorithm>
@@ -32,7 +32,7 @@ __device__ __forceinline__ void element_loop(const Body& body, std::int64_t firs
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const int i = (u * kElementThreads + thread) * kWidth;
-    if (i < count) body.template read<kWidth>(begin + i, values[u]);
+    if (i < count) values[u] = body.template read<kWidth>(begin + i);
   }
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
@@ -61,7 +61,7 @@ void run_elementwise(Stream stream, std::int64_t n, const Body& body) {
          stream, body, packed, n);
 }
 
-// Where values come from: read<N>(i, out) gives elements i, i + 1, ... of the op.
+// Where values come from: read<N>(i) gives elements i, i + 1, ... of the op, as they lie in memory.
 
 /// A tensor with all elements.
 template <class T>
@@ -70,9 +70,9 @@ struct Dense {
   const T* p;
   explicit Dense(const ConstView& v) : p(v.data<T>()) {}
   bool aligned(int) const { return is_aligned(p); }
-  template <int N, class C>
-  __device__ __forceinline__ void read(std::int64_t i, C (&out)[N]) const {
-    load<N>(p + i, out);
+  template <int N>
+  __device__ __forceinline__ Packed<T, N> read(std::int64_t i) const {
+    return load_packed<N>(p + i);
   }
 };
 /// A tensor of `period` elements that is repeated.
@@ -83,23 +83,30 @@ struct Repeated {
   Modulo period;
   Repeated(const ConstView& v, std::int64_t n) : p(v.data<T>()), period(n) {}
   bool aligned(int width) const { return is_aligned(p) && period.divisor() % width == 0; }
-  template <int N, class C>
-  __device__ __forceinline__ void read(std::int64_t i, C (&out)[N]) const {
-    load<N>(p + period.of(i), out);
+  template <int N>
+  __device__ __forceinline__ Packed<T, N> read(std::int64_t i) const {
+    return load_packed<N>(p + period.of(i));
   }
 };
 /// One number for all elements.
+template <class T>
+struct Repetition {
+  T value;
+};
+template <class T, int N, class C>
+__device__ __forceinline__ void unpack(const Repetition<T>& one, C (&out)[N]) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) out[k] = static_cast<C>(to_accumulate(one.value));
+}
 template <class T>
 struct Single {
   using Type = T;
   const T* p;
   explicit Single(const ConstView& v) : p(v.data<T>()) {}
   bool aligned(int) const { return true; }
-  template <int N, class C>
-  __device__ __forceinline__ void read(std::int64_t, C (&out)[N]) const {
-    const C value = static_cast<C>(to_accumulate(*p));
-#pragma unroll
-    for (int k = 0; k < N; ++k) out[k] = value;
+  template <int N>
+  __device__ __forceinline__ Repetition<T> read(std::int64_t) const {
+    return {*p};
   }
 };
 
@@ -121,6 +128,8 @@ template <class... T>
 inline constexpr int kNarrowest = std::max({kPack<T>...});
 template <class Out>
 using stored_t = std::remove_pointer_t<decltype(Out::dst)>;
+template <class Source, int N>
+using read_t = decltype(std::declval<Source>().template read<N>(0));
 
 /// out <- f(x)
 template <class F, class Out, class X>
@@ -132,18 +141,20 @@ struct Unary {
   X x;
   template <int N>
   struct Values {
-    C x[N];
+    read_t<X, N> x;
   };
   bool aligned() const { return is_aligned(out.dst) && x.aligned(kWidth); }
   template <int N>
-  __device__ __forceinline__ void read(std::int64_t i, Values<N>& v) const {
-    x.template read<N>(i, v.x);
+  __device__ __forceinline__ Values<N> read(std::int64_t i) const {
+    return {x.template read<N>(i)};
   }
   template <int N>
-  __device__ __forceinline__ void write(std::int64_t i, Values<N>& v) const {
+  __device__ __forceinline__ void write(std::int64_t i, const Values<N>& v) const {
+    C value[N];
+    unpack(v.x, value);
 #pragma unroll
-    for (int k = 0; k < N; ++k) v.x[k] = f(v.x[k]);
-    out.put(i, v.x);
+    for (int k = 0; k < N; ++k) value[k] = f(value[k]);
+    out.put(i, value);
   }
 };
 
@@ -158,19 +169,22 @@ struct Binary {
   B b;
   template <int N>
   struct Values {
-    C a[N], b[N];
+    read_t<A, N> a;
+    read_t<B, N> b;
   };
   bool aligned() const { return is_aligned(out.dst) && a.aligned(kWidth) && b.aligned(kWidth); }
   template <int N>
-  __device__ __forceinline__ void read(std::int64_t i, Values<N>& v) const {
-    a.template read<N>(i, v.a);
-    b.template read<N>(i, v.b);
+  __device__ __forceinline__ Values<N> read(std::int64_t i) const {
+    return {a.template read<N>(i), b.template read<N>(i)};
   }
   template <int N>
-  __device__ __forceinline__ void write(std::int64_t i, Values<N>& v) const {
+  __device__ __forceinline__ void write(std::int64_t i, const Values<N>& v) const {
+    C first[N], second[N];
+    unpack(v.a, first);
+    unpack(v.b, second);
 #pragma unroll
-    for (int k = 0; k < N; ++k) v.a[k] = f(v.a[k], v.b[k]);
-    out.put(i, v.a);
+    for (int k = 0; k < N; ++k) first[k] = f(first[k], second[k]);
+    out.put(i, first);
   }
 };
 
@@ -190,28 +204,30 @@ struct BinaryGradient {
   DeviceSink<SB> db;
   template <int N>
   struct Values {
-    C dy[N], a[N], b[N];
+    Packed<T, N> dy, a, b;
   };
   bool aligned() const {
     return dy.aligned(kWidth) && a.aligned(kWidth) && b.aligned(kWidth) && is_aligned(da.dst) &&
            is_aligned(db.dst);
   }
   template <int N>
-  __device__ __forceinline__ void read(std::int64_t i, Values<N>& v) const {
-    dy.template read<N>(i, v.dy);
-    a.template read<N>(i, v.a);
-    b.template read<N>(i, v.b);
+  __device__ __forceinline__ Values<N> read(std::int64_t i) const {
+    return {dy.template read<N>(i), a.template read<N>(i), b.template read<N>(i)};
   }
   template <int N>
-  __device__ __forceinline__ void write(std::int64_t i, Values<N>& v) const {
+  __device__ __forceinline__ void write(std::int64_t i, const Values<N>& v) const {
+    C g[N], first[N], second[N];
+    unpack(v.dy, g);
+    unpack(v.a, first);
+    unpack(v.b, second);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const Both<C> d = f(v.a[k], v.b[k]);
-      v.a[k] = v.dy[k] * d.first;
-      v.b[k] = v.dy[k] * d.second;
+      const Both<C> d = f(first[k], second[k]);
+      first[k] = g[k] * d.first;
+      second[k] = g[k] * d.second;
     }
-    if (da.dst) da.put(i, v.a);
-    if (db.dst) db.put(i, v.b);
+    if (da.dst) da.put(i, first);
+    if (db.dst) db.put(i, second);
   }
 };
 

@@ -5,19 +5,23 @@
 
 namespace accrue::kernels::cuda {
 namespace {
-// x/2 (1 + tanh u) = x sigmoid(2u) with 2u = x (kA + kB x^2)
+// (1 + tanh u) / 2 = sigmoid(2u), and 2u = x (kA + kB x^2).
 constexpr double kA = 1.5957691216057308, kB = kA * 0.044715;
 
+template <class C>
+__device__ __forceinline__ C tanh_gate(C x) {
+  return sigmoid(x * (C(kA) + C(kB) * x * x));
+}
 struct TanhGelu {
   template <class C>
   __device__ __forceinline__ C operator()(C x) const {
-    return x * sigmoid(x * (C(kA) + C(kB) * x * x));
+    return x * tanh_gate(x);
   }
 };
 struct TanhGeluDerivative {
   template <class C>
   __device__ __forceinline__ C operator()(C x) const {
-    const C s = sigmoid(x * (C(kA) + C(kB) * x * x));
+    const C s = tanh_gate(x);
     return s + x * s * (C(1) - s) * (C(kA) + C(3 * kB) * x * x);
   }
 };
