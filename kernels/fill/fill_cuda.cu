@@ -21,9 +21,11 @@ struct Constant {
   struct Values {};
   bool aligned() const { return is_aligned(y); }
   template <int N>
-  __device__ __forceinline__ void read(std::int64_t, Values<N>&) const {}
+  __device__ __forceinline__ Values<N> read(std::int64_t) const {
+    return {};
+  }
   template <int N>
-  __device__ __forceinline__ void write(std::int64_t i, Values<N>&) const {
+  __device__ __forceinline__ void write(std::int64_t i, const Values<N>&) const {
     if constexpr (N == 1)
       y[i] = value;
     else
@@ -39,10 +41,11 @@ T rounded(double v) {
     return static_cast<T>(v);
 }
 
-// Four numbers from one Philox block. An element alone makes its block again.
+// A Philox block gives four numbers. An element alone makes its block again.
 template <class T, Distribution kDistribution>
 struct Random {
-  static constexpr int kWidth = 4;
+  using C = accumulate_t<T>;
+  static constexpr int kWidth = kPack<T> < 4 ? 4 : kPack<T>;
   T* y;
   double a, b;
   std::uint64_t key, stream;
@@ -50,23 +53,25 @@ struct Random {
   struct Values {};
   bool aligned() const { return is_aligned(y); }
   template <int N>
-  __device__ __forceinline__ void read(std::int64_t, Values<N>&) const {}
+  __device__ __forceinline__ Values<N> read(std::int64_t) const {
+    return {};
+  }
   template <int N>
-  __device__ __forceinline__ void write(std::int64_t i, Values<N>&) const {
-    const auto block = static_cast<std::uint64_t>(i) / 4;
-    const auto w =
-        philox4x32({low(block), high(block), low(stream), high(stream)}, {low(key), high(key)});
-    double v[4];
-    accumulate_t<T> out[N];
-    if constexpr (N == 4) {
-      two(w[0], w[1], v[0], v[1]);
-      two(w[2], w[3], v[2], v[3]);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) out[k] = static_cast<accumulate_t<T>>(v[k]);
-    } else {
+  __device__ __forceinline__ void write(std::int64_t i, const Values<N>&) const {
+    C out[N];
+    if constexpr (N == 1) {
+      const auto w = words(i / 4);
       const bool second = i % 4 >= 2;
-      two(second ? w[2] : w[0], second ? w[3] : w[1], v[0], v[1]);
-      out[0] = static_cast<accumulate_t<T>>(i % 2 == 0 ? v[0] : v[1]);
+      C pair[2];
+      two(second ? w[2] : w[0], second ? w[3] : w[1], pair[0], pair[1]);
+      out[0] = i % 2 == 0 ? pair[0] : pair[1];
+    } else {
+#pragma unroll
+      for (int k = 0; k < N; k += 4) {
+        const auto w = words((i + k) / 4);
+        two(w[0], w[1], out[k], out[k + 1]);
+        two(w[2], w[3], out[k + 2], out[k + 3]);
+      }
     }
     store<N>(y + i, out);
   }
@@ -76,17 +81,20 @@ struct Random {
   __device__ static std::uint32_t high(std::uint64_t v) {
     return static_cast<std::uint32_t>(v >> 32);
   }
-  __device__ __forceinline__ void two(std::uint32_t u0, std::uint32_t u1, double& v0,
-                                      double& v1) const {
+  __device__ __forceinline__ std::array<std::uint32_t, 4> words(std::int64_t block) const {
+    const auto n = static_cast<std::uint64_t>(block);
+    return philox4x32({low(n), high(n), low(stream), high(stream)}, {low(key), high(key)});
+  }
+  __device__ __forceinline__ void two(std::uint32_t w0, std::uint32_t w1, C& v0, C& v1) const {
     if constexpr (kDistribution == Distribution::kUniform) {
       const double scale = (b - a) * 0x1p-32;
-      v0 = a + scale * u0;
-      v1 = a + scale * u1;
+      v0 = static_cast<C>(a + scale * w0);
+      v1 = static_cast<C>(a + scale * w1);
     } else {
-      const double radius = b * sqrt(-2.0 * log((u0 + 0.5) * 0x1p-32));
-      const double half_turns = (u1 + 0.5) * 0x1p-31;
-      v0 = a + radius * cospi(half_turns);
-      v1 = a + radius * sinpi(half_turns);
+      const double radius = b * sqrt(-2.0 * log((w0 + 0.5) * 0x1p-32));
+      const double half_turns = (w1 + 0.5) * 0x1p-31;
+      v0 = static_cast<C>(a + radius * cospi(half_turns));
+      v1 = static_cast<C>(a + radius * sinpi(half_turns));
     }
   }
 };
