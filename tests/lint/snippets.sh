@@ -56,7 +56,11 @@ for document in "${documents[@]}"; do
       continue
     fi
     case $path in
-      tests/install/* | *.h) ;;
+      tests/install/* | *.h | *.cuh) ;;
+      *.cu) # a build without CUDA compiles none
+        ! grep -q '\.cu"' "$commands" || grep -qF "/$path\"" "$commands" ||
+          fault "$at: the build does not compile $path"
+        ;;
       *) grep -qF "/$path\"" "$commands" || fault "$at: the build does not compile $path" ;;
     esac
     tail -n "+$((number + 1))" "$document" | sed -n '/^ *```/q;p' | plain >"$snippet"

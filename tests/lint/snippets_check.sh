@@ -27,3 +27,11 @@ refuses "$fence file=examples/a.cpp" 'h();'
 refuses "$fence file=examples/none.cpp" 'f();'
 refuses "$fence file=examples/b.cpp" 'int other;'
 refuses '```c++' 'f();'
+# CUDA files: only a build that compiles some must compile the one in the document.
+echo 'int kernel;' | tee "$tree/examples/a.cu" "$tree/examples/b.cu" >"$tree/examples/a.cuh"
+accepts "$fence file=examples/a.cu" 'int kernel;'
+accepts "$fence file=examples/a.cuh" 'int kernel;'
+refuses "$fence file=examples/a.cu" 'int other;'
+printf '[{"file": "/tree/examples/a.cu"}]\n' >"$tree/commands.json"
+accepts "$fence file=examples/a.cu" 'int kernel;'
+refuses "$fence file=examples/b.cu" 'int kernel;'
