@@ -11,11 +11,11 @@ std::string describe(const DeviceFault& f) {
   using accrue::detail::concat;
   switch (static_cast<FaultKind>(f.kind)) {
     case FaultKind::kEmbeddingToken:
-      return concat("embedding: token ", f.value, " at position ", f.index,
-                    " is outside the vocabulary of ", f.limit);
+      return concat("embedding: token ", f.value, " at position ", f.index, " is outside [0, ",
+                    f.limit, "), the rows of the weight");
     case FaultKind::kCrossEntropyTarget:
-      return concat("cross_entropy: target ", f.value, " of row ", f.index, " is outside the ",
-                    f.limit, " classes");
+      return concat("cross_entropy: target ", f.value, " at position ", f.index, " is outside [0, ",
+                    f.limit, ") and is not ignore_index");
     case FaultKind::kNone: break;
   }
   return concat("a kernel reported fault ", f.kind, " (", f.value, ", ", f.index, ", ", f.limit,

@@ -162,9 +162,10 @@ TEST_CASE("cuda: a fault that a kernel left is thrown once, by the next wait", "
   backend(device).synchronize(a.stream());
   *cuda::fault_of(device) = {static_cast<int>(cuda::FaultKind::kEmbeddingToken), 0, 50257, 12,
                              50257};
-  CHECK(error_of([&] { (void)a.item(); }) ==
-        "embedding: token 50257 at position 12 is outside the vocabulary of 50257 (found on "
-        "cuda:0)");
+  CHECK(
+      error_of([&] { (void)a.item(); }) ==
+      "embedding: token 50257 at position 12 is outside [0, 50257), the rows of the weight (found "
+      "on cuda:0)");
   CHECK(a.item() == 0);
 }
 

@@ -12,7 +12,8 @@ TEST_CASE("a tensor on another device is named", "[kernels][error]") {
     return Tensor::empty(s, t, Device::meta());
   };
   const auto text = [](const std::string& op, const std::string& b, const std::string& a) {
-    return op + ": " + b + " is on meta, " + a + " on cpu; move one of them";
+    return op + ": " + b + " is on meta, " + a + " on " + to_string(default_device()) +
+           "; move one of them";
   };
   const Tensor x = here({2, 3}), w = here({4, 3}), v = here({3}), heads = here({1, 2, 2, 4});
   CHECK(error_of([&] { linear(x, there({4, 3})); }) == text("linear", "weight", "x"));

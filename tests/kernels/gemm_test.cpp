@@ -149,7 +149,7 @@ std::vector<std::uint64_t> bits(const Tensor& t) {
 }
 }  // namespace
 
-TEST_CASE("gemm: every dtype, transpose and instruction set", "[kernels][gemm]") {
+TEST_CASE("gemm: every dtype, transpose and instruction set", "[kernels][gemm][cpu]") {
   const Restore restore;
   kernels::set_gemm_provider(GemmProvider::kOwn);
   for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
@@ -171,7 +171,7 @@ TEST_CASE("gemm: every dtype, transpose and instruction set", "[kernels][gemm]")
   }
 }
 
-TEST_CASE("gemm: sizes around the borders of tiles and vectors", "[kernels][gemm]") {
+TEST_CASE("gemm: sizes around the borders of tiles and vectors", "[kernels][gemm][cpu]") {
   const Restore restore;
   kernels::set_gemm_provider(GemmProvider::kOwn);
   const bool ta = GENERATE(false, true), tb = GENERATE(false, true);
@@ -188,7 +188,7 @@ TEST_CASE("gemm: sizes around the borders of tiles and vectors", "[kernels][gemm
     Problem{.size = {4, n, 3}, .types = f32, .ta = ta, .tb = tb}.check();
 }
 
-TEST_CASE("gemm: nothing to multiply is beta C + bias", "[kernels][gemm]") {
+TEST_CASE("gemm: nothing to multiply is beta C + bias", "[kernels][gemm][cpu]") {
   for (const Types& t : kTypes) {
     Problem{.size = {3, 5, 0}, .types = t}.check();
     Problem{.size = {3, 5, 0}, .types = t, .bias = true, .beta = 1}.check();
@@ -197,7 +197,7 @@ TEST_CASE("gemm: nothing to multiply is beta C + bias", "[kernels][gemm]") {
   }
 }
 
-TEST_CASE("gemm: the same bits for any number of threads", "[kernels][gemm]") {
+TEST_CASE("gemm: the same bits for any number of threads", "[kernels][gemm][cpu]") {
   const Restore restore;
   std::vector<GemmProvider> providers{GemmProvider::kOwn};
   if (kernels::has_onednn())
@@ -216,7 +216,7 @@ TEST_CASE("gemm: the same bits for any number of threads", "[kernels][gemm]") {
   }
 }
 
-TEST_CASE("gemm: an element has the same bits wherever it stands", "[kernels][gemm]") {
+TEST_CASE("gemm: an element has the same bits wherever it stands", "[kernels][gemm][cpu]") {
   const Restore restore;
   kernels::set_gemm_provider(GemmProvider::kOwn);
   for (const Types& t : {kTypes[0], kTypes[1], kTypes[6]}) {
@@ -236,7 +236,7 @@ TEST_CASE("gemm: an element has the same bits wherever it stands", "[kernels][ge
   }
 }
 
-TEST_CASE("gemm: oneDNN agrees with our kernel", "[kernels][gemm]") {
+TEST_CASE("gemm: oneDNN agrees with our kernel", "[kernels][gemm][cpu]") {
   if (!kernels::has_onednn()) return;
   const Restore restore;
   for (const GemmProvider p : {GemmProvider::kOneDnn, GemmProvider::kOneDnnPrimitive}) {
@@ -252,13 +252,13 @@ TEST_CASE("gemm: oneDNN agrees with our kernel", "[kernels][gemm]") {
   }
 }
 
-TEST_CASE("gemm: a provider that the build lacks is refused", "[kernels][gemm]") {
+TEST_CASE("gemm: a provider that the build lacks is refused", "[kernels][gemm][cpu]") {
   if (kernels::has_onednn()) return;
   CHECK(error_of([] { kernels::set_gemm_provider(GemmProvider::kOneDnn); }) ==
         "set_gemm_provider: this build has no oneDNN; use kOwn or kAutomatic");
 }
 
-TEST_CASE("gemm: dtypes that do not go together are refused", "[kernels][gemm]") {
+TEST_CASE("gemm: dtypes that do not go together are refused", "[kernels][gemm][cpu]") {
   CHECK(error_of([] {
           kernels::gemm({.m = 1, .n = 1, .k = 1, .a_type = DType::kF64, .b_type = DType::kF32});
         }) == "gemm: no product of float64 and float32 into float32");

@@ -85,7 +85,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 }  // namespace
 
-TEST_CASE("simd exp, tanh, erf and sigmoid: units in the last place", "[kernels][simd]") {
+TEST_CASE("simd exp, tanh, erf and sigmoid: units in the last place", "[kernels][simd][cpu]") {
   struct Range {
     const char* name;
     SimdFunction f;
@@ -108,7 +108,7 @@ TEST_CASE("simd exp, tanh, erf and sigmoid: units in the last place", "[kernels]
     }
 }
 
-TEST_CASE("simd exp: limits, infinities, NaN", "[kernels][simd]") {
+TEST_CASE("simd exp: limits, infinities, NaN", "[kernels][simd][cpu]") {
   for (const Set& set : sets()) {
     const auto y = apply(
         set, SimdFunction::kExp,
@@ -129,7 +129,8 @@ TEST_CASE("simd exp: limits, infinities, NaN", "[kernels][simd]") {
   }
 }
 
-TEST_CASE("simd tanh, erf and sigmoid: limits, infinities, NaN, odd symmetry", "[kernels][simd]") {
+TEST_CASE("simd tanh, erf and sigmoid: limits, infinities, NaN, odd symmetry",
+          "[kernels][simd][cpu]") {
   const std::vector<float> x{0.0f, -0.0f, 20.0f, 1e30f, kInf, -20.0f, -1e30f, -kInf, kNan};
   for (const Set& set : sets()) {
     INFO(name_of(set.isa));
@@ -159,7 +160,7 @@ TEST_CASE("simd tanh, erf and sigmoid: limits, infinities, NaN, odd symmetry", "
 }
 
 TEST_CASE("simd bfloat16: every value widens, and narrowing rounds as bfloat16 does",
-          "[kernels][simd]") {
+          "[kernels][simd][cpu]") {
   std::vector<bfloat16> all;
   for (std::uint32_t b = 0; b < 65536; ++b)
     all.push_back(bfloat16::from_bits(static_cast<std::uint16_t>(b)));
