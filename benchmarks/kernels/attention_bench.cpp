@@ -23,9 +23,10 @@ struct Buffers {
         lse(Tensor::empty({b, h, t}, DType::kF32)),
         dqkv(Tensor::empty(qkv.shape(), type)) {
     const Shape part{b, t, h, d};
-    scratch = Tensor::empty({std::max(kernels::attention_workspace(part, part, false),
-                                      kernels::attention_workspace(part, part, true))},
-                            DType::kF32);
+    scratch =
+        Tensor::empty({std::max(kernels::attention_workspace(part, part, false, qkv.device()),
+                                kernels::attention_workspace(part, part, true, qkv.device()))},
+                      DType::kF32);
   }
   View part(const Tensor& t, int i) const {
     return {static_cast<char*>(t.view().ptr) + i * heads * dim * size_of(t.dtype()),

@@ -9,7 +9,8 @@ namespace kernels {
 ACCRUE_KERNEL(attention_forward, AttentionForward);
 ACCRUE_KERNEL(attention_backward, AttentionBackward);
 
-std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward) {
+std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward, Device device) {
+  if (device.target() == DeviceType::kCuda) return backward ? q[0] * q[1] * q[2] : 0;
   const AttentionLayout l(q, k);
   return backward ? l.slots(l.backward_tasks()) * l.backward_scratch()
                   : l.slots(l.forward_tasks()) * l.forward_scratch();
@@ -27,8 +28,9 @@ double scale_of(std::string_view op, const AttentionOptions& options, std::int64
 }
 
 Tensor workspace(const Shape& q, const Shape& k, bool backward, const Tensor& like) {
-  return Tensor::empty({kernels::attention_workspace(q, k, backward)}, wide(like.dtype()),
-                       like.device(), {"attention.workspace", Category::kWorkspace});
+  return Tensor::empty({kernels::attention_workspace(q, k, backward, like.device())},
+                       wide(like.dtype()), like.device(),
+                       {"attention.workspace", Category::kWorkspace});
 }
 
 struct AttentionNode {

@@ -22,8 +22,11 @@ struct AttentionOptions {
 /// A query that sees no key gives 0 and has no gradient. Gradients: q, k, v; scores are recomputed
 /// by tiles, their bits depend neither on threads nor on timing. Saved: q, k, v, y, and the log of
 /// the softmax denominator (batch, heads, queries) in the accumulation type.
-/// There is no dropout inside attention and no mask but the causal one: drop out the result of the
-/// projection instead (residual_add).
+/// On cuda head_dim is at most 256, and bfloat16 runs on tensor cores when head_dim is 32, 64, 96
+/// or 128 and all addresses and strides are multiples of 16 bytes: probabilities and the gradients
+/// of scores are then rounded to bfloat16 before they are multiplied. There is no dropout inside
+/// attention and no mask but the causal one: drop out the result of the projection instead
+/// (residual_add).
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options = {});
 
@@ -43,7 +46,7 @@ struct AttentionForward {
   View y;          // dense
   View lse;        // (batch, heads, queries), accumulation type: log sum exp, -inf where nothing is
                    // seen
-  View workspace;  // attention_workspace(q, k, false) elements of the accumulation type
+  View workspace;  // attention_workspace(q, k, false, device) elements of the accumulation type
   bool causal = true;
   double scale = 1;
 };
@@ -52,15 +55,16 @@ struct AttentionBackward {
   std::int64_t q_stride = 0, kv_stride = 0;
   ConstView y, lse;     // of the forward pass
   GradSink dq, dk, dv;  // with the strides of q, k and v
-  View workspace;       // attention_workspace(q, k, true) elements of the accumulation type
+  View workspace;       // attention_workspace(q, k, true, device) elements of the accumulation type
   bool causal = true;
   double scale = 1;
 };
 extern const Kernel<AttentionForward> attention_forward;
 extern const Kernel<AttentionBackward> attention_backward;
 
-/// Elements of the workspace for q and k of these shapes; grows with the number of threads, not
-/// with the batch. Call it and the kernel under the same set_num_threads().
-std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward);
+/// Elements of the workspace for q and k of these shapes. cpu: it grows with the number of threads,
+/// not with the batch; call it and the kernel under the same set_num_threads(). cuda: the backward
+/// pass keeps one number per query and head. meta: that of the device it counts for.
+std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward, Device device);
 }  // namespace kernels
 }  // namespace accrue

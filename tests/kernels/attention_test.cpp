@@ -2,9 +2,9 @@
 #include <cmath>
 #include <cstring>
 #include <accrue/core/parallel.h>
-#include <accrue/core/random.h>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/attention/attention.h>
+#include "tests/kernels/attention_reference.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -12,59 +12,6 @@ using namespace accrue;
 using namespace accrue::test;
 
 namespace {
-using Values = std::vector<double>;
-
-struct Sizes {
-  std::int64_t batch, queries, keys, heads, kv_heads, dim;
-  Shape q() const { return {batch, queries, heads, dim}; }
-  Shape kv() const { return {batch, keys, kv_heads, dim}; }
-  Shape packed() const { return {batch, queries, (heads + 2 * kv_heads) * dim}; }
-};
-
-// The definition: for every query the softmax over what it sees.
-Values plain(const Sizes& z, bool causal, double scale, const Values& q, const Values& k,
-             const Values& v) {
-  Values y(static_cast<std::size_t>(z.q().numel()), 0.0);
-  const std::int64_t group = z.heads / z.kv_heads;
-  for (std::int64_t b = 0; b < z.batch; ++b)
-    for (std::int64_t t = 0; t < z.queries; ++t)
-      for (std::int64_t h = 0; h < z.heads; ++h) {
-        const std::int64_t at = ((b * z.queries + t) * z.heads + h) * z.dim;
-        const auto kv = [&](std::int64_t s) {
-          return ((b * z.keys + s) * z.kv_heads + h / group) * z.dim;
-        };
-        const std::int64_t seen =
-            causal ? std::clamp<std::int64_t>(t + z.keys - z.queries + 1, 0, z.keys) : z.keys;
-        Values p(static_cast<std::size_t>(seen));
-        double top = -INFINITY, sum = 0;
-        for (std::int64_t s = 0; s < seen; ++s) {
-          double dot = 0;
-          for (std::int64_t d = 0; d < z.dim; ++d)
-            dot += q[static_cast<std::size_t>(at + d)] * k[static_cast<std::size_t>(kv(s) + d)];
-          top = std::max(top, p[static_cast<std::size_t>(s)] = dot * scale);
-        }
-        for (double& x : p) sum += x = std::exp(x - top);
-        for (std::int64_t s = 0; s < seen; ++s)
-          for (std::int64_t d = 0; d < z.dim; ++d)
-            y[static_cast<std::size_t>(at + d)] +=
-                p[static_cast<std::size_t>(s)] / sum * v[static_cast<std::size_t>(kv(s) + d)];
-      }
-  return y;
-}
-double default_scale(const Sizes& z) { return 1 / std::sqrt(static_cast<double>(z.dim)); }
-
-Tensor noise(const Shape& shape, std::uint32_t salt, double size = 1) {
-  std::vector<float> v(static_cast<std::size_t>(shape.numel()));
-  for (std::size_t i = 0; i < v.size(); ++i)
-    v[i] = static_cast<float>(
-        size * (philox4x32({static_cast<std::uint32_t>(i), salt, 0, 0}, {7, 7})[0] * 0x1p-31 - 1));
-  return Tensor::from(v, shape);
-}
-Values values_of(const Tensor& t) {
-  const auto v = t.to_vector<float>();
-  return {v.begin(), v.end()};
-}
-
 struct Gradients {
   std::vector<float> y, dq, dk, dv;
   bool operator==(const Gradients& o) const {
@@ -249,9 +196,10 @@ TEST_CASE("attention: the same tensor in all three places, reshaped", "[kernels]
 }
 
 TEST_CASE("attention: memory is linear in time", "[kernels][attention]") {
-  const auto peak = [](std::int64_t time) {
-    Allocator& meta = Allocator::of(Device::meta());
-    Tensor qkv = Tensor::empty({1, time, 3 * 64}, DType::kF32, Device::meta());
+  const Device device = Device::meta(GENERATE(DeviceType::kCpu, DeviceType::kCuda));
+  const auto peak = [device](std::int64_t time) {
+    Allocator& meta = Allocator::of(device);
+    Tensor qkv = Tensor::empty({1, time, 3 * 64}, DType::kF32, device);
     meta.reset_peak();
     const std::int64_t before = meta.stats().live;
     Tape tape;
