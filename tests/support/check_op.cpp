@@ -102,7 +102,10 @@ class Checker {
     const Values want = c.reference(inputs);
     const Result exact = run(DType::kF64);
     near("forward, float64", exact.y, want, c.tolerance_f64);
-    differences(exact);
+    if (default_device().is_cpu())
+      differences(exact);
+    else
+      same_as_cpu(exact);
     for (const DType t : {DType::kF32, DType::kBF16}) {
       if (t == DType::kBF16 && !c.bf16) continue;
       const bool half = t == DType::kBF16;
@@ -193,6 +196,15 @@ class Checker {
       near("gradient of " + c.inputs[i].name + " against central differences", exact.gradients[i],
            want, c.gradient_tolerance_f64);
     }
+  }
+
+  // The cpu's gradients are compared with differences where the tests run on the cpu.
+  void same_as_cpu(const Result& exact) const {
+    const DeviceScope there(Device::cpu());
+    const Result cpu = run(DType::kF64);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      near("gradient of " + c.inputs[i].name + ", float64, against the cpu", exact.gradients[i],
+           cpu.gradients[i], c.tolerance_f64);
   }
 
   void repeats(DType dtype) const {

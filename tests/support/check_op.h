@@ -3,8 +3,8 @@
 // test says what the op is; check_op drives
 //   - the forward pass in float64 against the reference, and in float32 and bfloat16 within
 //   tolerance;
-//   - the gradients in float64 against central differences, and in float32 and bfloat16 against
-//   float64;
+//   - the gradients in float64 against central differences (on another device against the cpu's),
+//   and in float32 and bfloat16 against float64;
 //   - the sink contract: beta 0 into NaN memory, beta 1 twice, alpha 0.5, unwanted sinks, one
 //   tensor in two places;
 //   - the same bits on a second run and with 1, 2 and 7 threads; every instruction set within
