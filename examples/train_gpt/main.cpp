@@ -100,7 +100,7 @@ nlohmann::json number_or_null(double v) {
 // Returns the exit code.
 int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& files) {
   const Options& o = s.o;
-  Allocator& memory = Allocator::of(Device::cpu());
+  Allocator& memory = Allocator::of(Device::parse(o.device));
   Status status;
   status.steps = o.steps;
   double busy = 0;

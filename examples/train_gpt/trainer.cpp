@@ -46,7 +46,7 @@ optim::StepReport Trainer::step(const data::Batch& batch, std::int64_t micro, st
   window_->reset();
   const std::vector<std::int64_t> key{static_cast<std::int64_t>(options_.seed), window};
   const Tensor random_key = Tensor::from(key, {2}, device_, {"random key", Category::kWorkspace});
-  for (const data::Batch& part : batch.micro_batches(micro)) {
+  for (const data::Batch& part : batch.to(device_).micro_batches(micro)) {
     Tape tape;
     const Tape::Scope recording(tape);
     window_->add(tape, model_.loss(part.tokens, part.targets, {random_key, part.samples},
