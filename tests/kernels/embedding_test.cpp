@@ -26,7 +26,7 @@ Tensor dweight(const std::vector<std::int32_t>& tokens, const std::vector<float>
 }  // namespace
 
 TEST_CASE("embedding: repeated tokens, ragged channels", "[kernels][embedding]") {
-  const std::int64_t channels = GENERATE(1, 7, 33, 300);
+  const std::int64_t channels = GENERATE(1, 7, 33, 264, 300);
   const DType dtype = GENERATE(DType::kI32, DType::kI64);
   check_op(
       {.name = "embedding",
@@ -102,6 +102,22 @@ TEST_CASE("B55: embedding gradient of 10^4 tokens over 8 rows repeats its bits",
         static_cast<double>(dy[static_cast<std::size_t>(i)]);
   for (std::size_t i = 0; i < want.size(); ++i)
     CHECK(std::abs(static_cast<double>(first[i]) - want[i]) < 1e-3);
+}
+
+TEST_CASE("embedding: a vocabulary of three bytes and tokens in any order",
+          "[kernels][embedding]") {
+  const std::int64_t n = 5000, channels = 8, vocabulary = 70000;
+  std::vector<std::int32_t> tokens;
+  std::vector<float> dy, want(static_cast<std::size_t>(vocabulary * channels), 1.0f);
+  for (std::int64_t t = 0; t < n; ++t)
+    tokens.push_back(static_cast<std::int32_t>(t % 5 == 0 ? 65792 : t * 7919 % 2039 * 34));
+  for (std::int64_t i = 0; i < n * channels; ++i) {
+    dy.push_back(static_cast<float>(std::sin(static_cast<double>(i) * 0.37)));
+    want[static_cast<std::size_t>(tokens[static_cast<std::size_t>(i / channels)] * channels +
+                                  i % channels)] += dy.back();
+  }
+  const Tensor into = Tensor::from(std::vector<float>(want.size(), 1.0f), {vocabulary, channels});
+  CHECK(dweight(tokens, dy, vocabulary, channels, into, 1).to_vector<float>() == want);
 }
 
 TEST_CASE("embedding: beta 1 touches only rows that occur, beta 0 writes all",
