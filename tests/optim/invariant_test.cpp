@@ -94,11 +94,13 @@ TEST_CASE("invariant: 200 random splits of one logical batch give the same step"
           "[optim][invariant]") {
   const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
   const bool adam = GENERATE(true, false);
+  // A simulated device is slow: two of the four there, and fewer splits.
+  if (!default_device().is_cpu() && adam != (shape == nn::GptShape::kLlama)) return;
   const RaggedBatch batch(13);
   const Outcome whole = step(batch, {13}, shape, adam);
   REQUIRE(whole.report.weight > 40);
   std::mt19937 random(7);
-  const int splits = default_device().is_cpu() ? 50 : 4;  // by 4 models and optimizers
+  const int splits = default_device().is_cpu() ? 50 : 3;
   for (int i = 0; i < splits; ++i) {
     Sizes sizes = i == 0 ? Sizes(13, 1) : i == 1 ? Sizes{5, 5, 3} : random_split(13, random);
     std::string text;
@@ -122,6 +124,8 @@ TEST_CASE("invariant: peak memory of k micro-batches equals that of one, to the 
           "[optim][memory]") {
   const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
   const auto dtype = GENERATE(DType::kF32, DType::kBF16);
+  if (!default_device().is_cpu() && (dtype == DType::kBF16) != (shape == nn::GptShape::kLlama))
+    return;
   const RaggedBatch batch(13);
   std::vector<std::int64_t> peaks;
   for (const Device device : {default_device(), Device::meta(default_device().target())}) {
