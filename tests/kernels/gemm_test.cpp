@@ -1,127 +1,19 @@
-#include <cmath>
+#include <bit>
 #include <vector>
 #include <accrue/core/isa.h>
 #include <accrue/core/parallel.h>
-#include <accrue/core/random.h>
-#include <accrue/core/tensor.h>
 #include <accrue/kernels/cpu/gemm.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
+#include "tests/support/gemm_problem.h"
 
 using namespace accrue;
 using namespace accrue::test;
 using kernels::GemmProvider;
 
 namespace {
-struct Sizes {
-  std::int64_t m, n, k;
-};
-struct Types {
-  DType a, b, c;
-};
-
-Tensor values(std::int64_t count, DType dtype, std::uint32_t salt) {
-  return visit_float(dtype, [&]<class T>() {
-    std::vector<T> v;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const double u =
-          philox4x32({static_cast<std::uint32_t>(i), salt, 0, 0}, {1, 2})[0] * 0x1p-31 - 1;
-      // Exact in bfloat16, so that every dtype multiplies the same numbers.
-      const bfloat16 rounded{static_cast<float>(u)};
-      if constexpr (std::is_same_v<T, bfloat16>)
-        v.push_back(rounded);
-      else
-        v.push_back(static_cast<T>(static_cast<float>(rounded)));
-    }
-    return Tensor::from(v, {count});
-  });
-}
-double at(const Tensor& t, std::int64_t i) {
-  return visit_float(t.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, bfloat16>)
-      return static_cast<double>(static_cast<float>(t.data<T>()[i]));
-    else
-      return static_cast<double>(t.data<T>()[i]);
-  });
-}
-
-// One product whose matrices stand in larger ones: every ld has a gap, and the gap must survive.
-struct Problem {
-  Sizes size;
-  Types types;
-  bool ta = false, tb = false, bias = false;
-  double alpha = 1, beta = 0;
-  static constexpr std::int64_t kGap = 3;
-  std::int64_t lda() const { return (ta ? size.m : size.k) + kGap; }
-  std::int64_t ldb() const { return (tb ? size.k : size.n) + kGap; }
-  std::int64_t ldc() const { return size.n + kGap; }
-
-  Tensor a = values((ta ? size.k : size.m) * lda(), types.a, 1);
-  Tensor b = values((tb ? size.n : size.k) * ldb(), types.b, 2);
-  Tensor start = values(size.m * ldc(), types.c, 3);
-  Tensor added = values(size.n, types.a, 4);
-
-  Tensor run() const {
-    Tensor c = start.clone();
-    if (beta == 0)  // must not be read
-      visit_float(types.c, [&]<class T>() {
-        for (std::int64_t i = 0; i < size.m; ++i)
-          for (std::int64_t j = 0; j < size.n; ++j) c.data<T>()[i * ldc() + j] = T(std::nanf(""));
-      });
-    kernels::gemm({.transpose_a = ta,
-                   .transpose_b = tb,
-                   .m = size.m,
-                   .n = size.n,
-                   .k = size.k,
-                   .a = a.view().ptr,
-                   .b = b.view().ptr,
-                   .c = c.view().ptr,
-                   .a_type = types.a,
-                   .b_type = types.b,
-                   .c_type = types.c,
-                   .lda = lda(),
-                   .ldb = ldb(),
-                   .ldc = ldc(),
-                   .alpha = alpha,
-                   .beta = beta,
-                   .bias = bias ? added.view().ptr : nullptr,
-                   .bias_type = types.a});
-    return c;
-  }
-  double want(std::int64_t i, std::int64_t j) const {
-    double sum = 0;
-    for (std::int64_t l = 0; l < size.k; ++l)
-      sum += at(a, ta ? l * lda() + i : i * lda() + l) * at(b, tb ? j * ldb() + l : l * ldb() + j);
-    return alpha * sum + (beta != 0 ? beta * at(start, i * ldc() + j) : 0) +
-           (bias ? at(added, j) : 0);
-  }
-  double tolerance() const {
-    const double k = static_cast<double>(size.k) + 4;
-    return types.c == DType::kF64 ? 1e-15 * k : types.c == DType::kBF16 ? 4e-3 : 3e-8 * k;
-  }
-  void check() const {
-    INFO(size.m << " x " << size.n << " x " << size.k << ", " << types.a << " " << types.b << " -> "
-                << types.c << ", transposes " << ta << tb << ", alpha " << alpha << ", beta "
-                << beta << ", bias " << bias << ", " << name_of(current_isa()));
-    const Tensor c = run();
-    double error = 0, scale = 1;
-    bool gaps = true;
-    for (std::int64_t i = 0; i < size.m; ++i)
-      for (std::int64_t j = 0; j < ldc(); ++j) {
-        const double got = at(c, i * ldc() + j);
-        if (j >= size.n) {
-          gaps = gaps && got == at(start, i * ldc() + j);
-          continue;
-        }
-        const double w = want(i, j), e = std::abs(got - w);
-        scale = std::max(scale, std::abs(w));
-        error = e > error || std::isnan(e) ? e : error;
-        if (std::isnan(error)) break;
-      }
-    CHECK(gaps);
-    CHECK(error <= tolerance() * scale);
-  }
-};
+using Problem = GemmProblem;
+using Types = GemmProblem::Types;
 
 const std::vector<Types> kTypes{
     {DType::kF32, DType::kF32, DType::kF32},   {DType::kBF16, DType::kBF16, DType::kBF16},
@@ -143,8 +35,7 @@ struct Restore {
 
 std::vector<std::uint64_t> bits(const Tensor& t) {
   std::vector<std::uint64_t> out;
-  for (std::int64_t i = 0; i < t.numel(); ++i)
-    out.push_back(std::bit_cast<std::uint64_t>(at(t, i)));
+  for (const double v : doubles(t)) out.push_back(std::bit_cast<std::uint64_t>(v));
   return out;
 }
 }  // namespace
@@ -221,15 +112,16 @@ TEST_CASE("gemm: an element has the same bits wherever it stands", "[kernels][ge
   kernels::set_gemm_provider(GemmProvider::kOwn);
   for (const Types& t : {kTypes[0], kTypes[1], kTypes[6]}) {
     const Problem whole{.size = {200, 70, 400}, .types = t, .tb = true, .bias = true, .alpha = 0.3};
-    const Tensor c = whole.run();
+    const auto c = doubles(whole.run());
     for (const std::int64_t rows : {1, 7, 64}) {
       Problem part{.size = {rows, 70, 400}, .types = t, .tb = true, .bias = true, .alpha = 0.3};
       part.a = whole.a.window(99 * whole.lda(), {rows * whole.lda()});
-      const Tensor some = part.run();
+      const auto some = doubles(part.run());
       bool same = true;
       for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t j = 0; j < 70; ++j)
-          same = same && at(some, i * part.ldc() + j) == at(c, (i + 99) * whole.ldc() + j);
+          same = same && some[static_cast<std::size_t>(i * part.ldc() + j)] ==
+                             c[static_cast<std::size_t>((i + 99) * whole.ldc() + j)];
       INFO(t.c << ", " << rows << " rows");
       CHECK(same);
     }

@@ -58,6 +58,10 @@ std::vector<Algorithm> algorithms(const Call& call, const Preference& p) {
 void add(std::vector<Access>& out, const void* p, const Layout& l, bool write) {
   const auto bytes = static_cast<std::size_t>(l.inner() * l.element_bytes());
   const auto pitch = static_cast<std::size_t>(l.ld * l.element_bytes());
+  if (l.stride == l.outer() * l.ld) {  // one after the other
+    out.push_back({p, bytes, write, pitch, static_cast<std::size_t>(l.outer() * l.batch)});
+    return;
+  }
   for (std::int64_t b = 0; b < l.batch; ++b)
     out.push_back({static_cast<const char*>(p) + b * l.stride * l.element_bytes(), bytes, write,
                    pitch, static_cast<std::size_t>(l.outer())});
