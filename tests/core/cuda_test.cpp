@@ -138,6 +138,28 @@ TEST_CASE("cuda: memory outlives the stream it was allocated on", "[core][cuda]"
   Allocator::of(device).trim();  // gives both back, by a stream that still exists
 }
 
+TEST_CASE("cuda: several devices in one process", "[core][cuda]") {
+  if (device_count(DeviceType::kCuda) < 2) return;
+  const auto in = numbers(3000);
+  const Tensor a = Tensor::from(in, {3000}, Device::cuda(0)), b = a.to(Device::cuda(1));
+  CHECK(b.device() == Device::cuda(1));
+  CHECK(b.clone().to_vector<float>() == in);
+  const Tensor c = Tensor::zeros({3000}, DType::kF32, Device::cuda(0));
+  c.copy_from(b);
+  CHECK(c.to_vector<float>() == in);
+  CHECK(current_stream(Device::cuda(0)).native != current_stream(Device::cuda(1)).native);
+  const OwnedStream side(Device::cuda(1));
+  {
+    const StreamScope on(side.get());
+    CHECK(current_stream(Device::cuda(1)).native == side.get().native);
+    CHECK(current_stream(Device::cuda(0)).native != side.get().native);
+  }
+  const std::int64_t live = Allocator::of(Device::cuda(0)).stats().live;
+  const Tensor there = Tensor::empty({1000}, DType::kF32, Device::cuda(1));
+  CHECK(Allocator::of(Device::cuda(0)).stats().live == live);
+  CHECK(Allocator::of(Device::cuda(1)).stats().live >= 4000);
+}
+
 TEST_CASE("cuda: an event orders two streams", "[core][cuda]") {
   if (no_device()) return;
   const Device device = Device::cuda();

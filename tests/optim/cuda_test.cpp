@@ -94,6 +94,15 @@ TEST_CASE("cuda: ten training steps are the cpu's, and have the same bits again"
   CHECK(again.losses == cuda.losses);
 }
 
+TEST_CASE("cuda: two devices train side by side, with the same bits", "[optim][cuda]") {
+  if (device_count(DeviceType::kCuda) < 2) return;
+  Training a(Device::cuda(0), DType::kBF16, nn::GptShape::kGpt2);
+  Training b(Device::cuda(1), DType::kBF16, nn::GptShape::kGpt2);
+  a.step(0);
+  b.step(0);
+  CHECK(a.weights() == b.weights());
+}
+
   #if ACCRUE_CUDA_SIM
 TEST_CASE("cuda: a step has the same bits in whatever order the streams run", "[optim][cuda]") {
   const auto run = [](simcuda::Order order, std::uint64_t seed) {

@@ -33,6 +33,9 @@ CATCH_REGISTER_LISTENER(Reports)
 /// ACCRUE_TEST_DEVICE names the default device of all tests: cpu, or cuda. Where it cannot be used,
 /// nothing runs and the exit code is 77: skipped.
 int main(int argc, char** argv) {
+#if ACCRUE_CUDA_SIM
+  if (!std::getenv("SIM_DEVICES")) simcuda::set_devices(2);
+#endif
   const char* name = std::getenv("ACCRUE_TEST_DEVICE");
   const accrue::Device device = accrue::Device::parse(name ? name : "cpu");
   if (device.is_cuda() && accrue::device_count(accrue::DeviceType::kCuda) == 0) {
