@@ -231,23 +231,27 @@ __global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
     cross_entropy_rows(const Forward<T> a) {
   forward<RegisterRow<T, kThreads, kElements>>(a);
 }
+// Blocks that share a multiprocessor: float64 needs the registers of both.
+template <class T>
+constexpr int kRowBlocks = sizeof(T) == 8 ? 1 : 2;
+
 template <class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_rows_long(const Forward<T> a) {
   forward<StreamedRow<T, kThreads, kPack<T>>>(a);
 }
 template <class T, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_rows_ragged(const Forward<T> a) {
   forward<StreamedRow<T, kThreads, 1>>(a);
 }
 template <class T, class G, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_gradient(const Backward<T, G> a) {
   backward<StreamedRow<T, kThreads, kPack<T>>, G>(a);
 }
 template <class T, class G, int kThreads>
-__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
+__global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_gradient_ragged(const Backward<T, G> a) {
   backward<StreamedRow<T, kThreads, 1>, G>(a);
 }
