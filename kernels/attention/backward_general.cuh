@@ -78,8 +78,9 @@ __global__ void __launch_bounds__(kGeneralThreads, 1)
     const GeneralBackward<T, kPer> tile_gradient{p, dy, lse, delta};
     tile_gradient(tile, left, right, at.batch, at.head, t0, g, s0, s, ds);
     tile.save(scores, ds);
-    tile.template accumulate<false>(acc, scores, right, p.k + p.kv_at(at.batch, s0, g), p.kv_stride,
-                                    p.keys - s0, p.dim);
+    tile.template accumulate<false>(acc, p.queries - t0, scores, right,
+                                    p.k + p.kv_at(at.batch, s0, g), p.kv_stride, p.keys - s0,
+                                    p.dim);
   }
   put_rows(dq, p.q_at(at.batch, t0, at.head), p.q_stride, p.queries - t0, p.dim, p.scale, tile,
            acc);
@@ -109,11 +110,12 @@ __global__ void __launch_bounds__(kGeneralThreads, 1)
       const GeneralBackward<T, kPer> tile_gradient{p, dy, lse, delta};
       tile_gradient(tile, left, right, at.batch, h, t0, g, s0, s, ds);
       tile.save(scores, s);
-      tile.template accumulate<true>(acc_v, scores, left, dy + p.y_at(at.batch, t0, h),
+      tile.template accumulate<true>(acc_v, p.keys - s0, scores, left, dy + p.y_at(at.batch, t0, h),
                                      p.y_stride(), p.queries - t0, p.dim);
       tile.save(scores, ds);
-      tile.template accumulate<true>(acc_k, scores, left, p.q + p.q_at(at.batch, t0, h), p.q_stride,
-                                     p.queries - t0, p.dim);
+      tile.template accumulate<true>(acc_k, p.keys - s0, scores, left,
+                                     p.q + p.q_at(at.batch, t0, h), p.q_stride, p.queries - t0,
+                                     p.dim);
     }
   // dk completely before dv: they may be the same memory.
   const std::int64_t to = p.kv_at(at.batch, s0, g);

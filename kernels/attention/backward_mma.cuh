@@ -31,7 +31,7 @@ struct BackwardQueriesMma {
 
 /// dq of 64 kFrags queries of one head.
 template <int kDim, int kFrags, int kKeys>
-__global__ void __launch_bounds__(kMmaThreads)
+__global__ void __launch_bounds__(kMmaThreads, 2)
     attention_dq_mma(AttentionProblem<bfloat16> p, const bfloat16* __restrict__ dy,
                      const float* __restrict__ lse, const float* __restrict__ delta,
                      AttentionSink<bfloat16> dq) {
@@ -43,8 +43,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const int lane = lane_index();
   const int row = warp_index() * 16 * kFrags;
   const int end = p.seen(min(t0 + kQueries, p.queries) - 1);
-  const int warp_end = p.seen(min(t0 + row + 16 * kFrags, p.queries) - 1);
-  const int all_see = p.seen(t0);
+  const int diagonal = p.diagonal(t0 + row);  // of the warp's first query
   const std::int64_t first_key = p.kv_at(at.batch, 0, kv_head);
   RowSource<kDim> keys(p.k + first_key, p.kv_stride, p.keys);
   RowSource<kDim> values(p.v + first_key, p.kv_stride, p.keys);
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     cp_async_wait<0>();
     __syncthreads();
     if (s0 + kKeys < end) load_keys(stage ^ 1);
-    if (s0 >= warp_end) continue;
+    if (s0 >= diagonal + 16 * kFrags - 1) continue;
     float s[kFrags][kKeys / 8][4], dp[kFrags][kKeys / 8][4];
     row_products(s, q, row, key_tile(stage));
     row_products(dp, g, row, value_tile(stage));
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kMmaThreads)
           const QueryRow& r = rows[i][e / 2];
           s[i][j][e] = exp2_approx(s[i][j][e] * scale2 - r.lse2) * (dp[i][j][e] - r.delta);
         }
-    if (s0 + kKeys > all_see) mask(s, p.keys - s0, p.diagonal(t0 + row + lane / 4) - s0, 0.0f);
+    if (s0 + kKeys > min(p.keys, diagonal)) mask(s, p.keys - s0, diagonal + lane / 4 - s0, 0.0f);
     column_products(acc, s, key_tile(stage));
   }
   for_each_row8(acc, [&](int r, int column, float(&value)[8]) {
@@ -116,7 +115,7 @@ struct BackwardKeysMma {
 /// queries, in this order. Scores lie transposed, a row per key, so that they are the left factor
 /// of both products without leaving the registers.
 template <int kDim, int kFrags, int kQueries>
-__global__ void __launch_bounds__(kMmaThreads)
+__global__ void __launch_bounds__(kMmaThreads, 2)
     attention_dkv_mma(AttentionProblem<bfloat16> p, const bfloat16* __restrict__ dy,
                       const float* __restrict__ lse, const float* __restrict__ delta,
                       AttentionSink<bfloat16> dk, AttentionSink<bfloat16> dv) {
@@ -129,8 +128,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const int s0 = at.block * kKeys, thread = static_cast<int>(threadIdx.x), lane = lane_index();
   const int row = warp_index() * 16 * kFrags;
   const int first = p.first_query(s0) / kQueries, blocks = ceil_div(p.queries, kQueries);
-  const int warp_first = p.first_query(s0 + row);
-  const int all_see = p.first_query(min(s0 + kKeys, p.keys) - 1);  // every key, from this query on
+  const int from_query = s0 + row + p.shift();  // on, the warp's first key is seen
   const float scale2 = p.scale * static_cast<float>(kLog2E);
 
   struct Step {
@@ -178,7 +176,7 @@ __global__ void __launch_bounds__(kMmaThreads)
       if (thread < kQueries) ahead = row_of(after);
     }
     const int t0 = step.block * kQueries;
-    if (t0 + kQueries > warp_first) {
+    if (t0 + kQueries > from_query) {
       float s[kFrags][kQueries / 8][4], dp[kFrags][kQueries / 8][4];
       row_products(s, k, row, query_tile(stage));
       row_products(dp, v, row, gradient_tile(stage));
@@ -196,8 +194,8 @@ __global__ void __launch_bounds__(kMmaThreads)
               dp[i][j][n] = x * (dp[i][j][n] - r.delta);
             }
         }
-      if (t0 < all_see) {
-        const int hidden = s0 + row + lane / 4 + p.queries - p.keys - t0 - lane % 4 * 2;
+      if (t0 < from_query + 16 * kFrags - 1) {
+        const int hidden = from_query - t0 + lane / 4 - lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < kFrags; ++i)
 #pragma unroll

@@ -15,7 +15,7 @@ struct ForwardMma {
 };
 
 template <int kDim, int kFrags, int kKeys>
-__global__ void __launch_bounds__(kMmaThreads)
+__global__ void __launch_bounds__(kMmaThreads, 2)
     attention_forward_mma(AttentionProblem<bfloat16> p, bfloat16* __restrict__ y,
                           float* __restrict__ lse) {
   constexpr int kQueries = ForwardMma<kDim, kFrags, kKeys>::kQueries;
@@ -27,8 +27,7 @@ __global__ void __launch_bounds__(kMmaThreads)
   const int lane = lane_index();
   const int row = warp_index() * 16 * kFrags;
   const int end = p.seen(min(t0 + kQueries, p.queries) - 1);  // of the keys that the block needs
-  const int warp_end = p.seen(min(t0 + row + 16 * kFrags, p.queries) - 1);
-  const int all_see = p.seen(t0);
+  const int diagonal = p.diagonal(t0 + row);                  // of the warp's first query
   const std::int64_t first_key = p.kv_at(at.batch, 0, g);
   RowSource<kDim> keys(p.k + first_key, p.kv_stride, p.keys);
   RowSource<kDim> values(p.v + first_key, p.kv_stride, p.keys);
@@ -55,7 +54,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     __syncthreads();
     load_tile<kKeys>(v, values);
     cp_async_commit();
-    const bool some = s0 < warp_end;  // of the keys are seen by this warp
+    const bool some = s0 < diagonal + 16 * kFrags - 1;  // of the keys are seen by this warp
     float s[kFrags][kKeys / 8][4];
     if (some) row_products(s, q, row, k);
     cp_async_wait<0>();
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     }
     if (!some) continue;
 
-    if (s0 + kKeys > all_see) mask(s, p.keys - s0, p.diagonal(t0 + row + lane / 4) - s0, kNone);
+    if (s0 + kKeys > min(p.keys, diagonal)) mask(s, p.keys - s0, diagonal + lane / 4 - s0, kNone);
 #pragma unroll
     for (int i = 0; i < kFrags; ++i)
 #pragma unroll

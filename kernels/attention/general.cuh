@@ -68,7 +68,7 @@ struct GeneralTile {
       load(left, a, a_stride, a_rows, d0, dim, factor);
       load(right, b, b_stride, b_rows, d0, dim, C(1));
       __syncthreads();
-      row_products(out, left, right, min(kPiece, dim - d0));
+      if (row(0) < a_rows && x < b_rows) row_products(out, left, right, min(kPiece, dim - d0));
       __syncthreads();
     }
   }
@@ -78,17 +78,18 @@ struct GeneralTile {
 #pragma unroll
       for (int j = 0; j < kPer; ++j) to[row(i)][column(j)] = values[i][j];
   }
-  /// acc += p b (or p^T b). Begins with p not yet visible, ends with all tiles free.
+  /// acc += p b (or p^T b), the first acc_rows rows. Begins with p not yet visible, ends with all
+  /// tiles free.
   template <bool kTransposed, int kColumns, class T>
-  __device__ void accumulate(C (&acc)[kPer][kColumns], const Scores& p, Piece& tile, const T* b,
-                             int stride, int rows, int dim) const {
+  __device__ void accumulate(C (&acc)[kPer][kColumns], int acc_rows, const Scores& p, Piece& tile,
+                             const T* b, int stride, int rows, int dim) const {
 #pragma unroll
     for (int n = 0; n < kColumns; n += kPiece / kSide) {
       const int d0 = n * kSide;
       if (d0 < dim) {
         load(tile, b, stride, rows, d0, dim, C(1));
         __syncthreads();
-        const int end = min(kRows, rows);
+        const int end = row(0) < acc_rows && d0 + x < dim ? min(kRows, rows) : 0;
 #pragma unroll 4
         for (int r = 0; r < end; ++r) {
           C left[kPer];
@@ -159,8 +160,9 @@ __global__ void __launch_bounds__(kGeneralThreads, 1)
       for (int j = 0; j < kColumns; ++j) acc[i][j] *= decay;
     }
     tile.save(scores, s);
-    tile.template accumulate<false>(acc, scores, right, p.v + p.kv_at(at.batch, s0, g), p.kv_stride,
-                                    p.keys - s0, p.dim);
+    tile.template accumulate<false>(acc, p.queries - t0, scores, right,
+                                    p.v + p.kv_at(at.batch, s0, g), p.kv_stride, p.keys - s0,
+                                    p.dim);
   }
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {

@@ -12,8 +12,10 @@ using namespace accrue::cuda;
 
 inline constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 
+/// Sums of two of them fit an int.
+inline constexpr int kLargestSize = 1 << 29;
 inline int checked_int(std::int64_t n) {
-  ACCRUE_CHECK(n <= (1 << 30), "attention: sizes and strides on cuda must be at most 2^30, got ",
+  ACCRUE_CHECK(n <= kLargestSize, "attention: sizes and strides on cuda must be at most 2^29, got ",
                n);
   return static_cast<int>(n);
 }
@@ -60,12 +62,13 @@ struct AttentionProblem {
   __device__ std::int64_t row_at(int b, int h, int t) const {
     return (static_cast<std::int64_t>(b) * heads + h) * queries + t;
   }
-  /// Where causal attention ends: query t sees the keys below min(keys, diagonal(t)), if any.
-  __device__ int diagonal(int t) const { return causal ? t + keys - queries + 1 : 1 << 30; }
+  /// Key s is seen by the queries from s + shift() on.
+  __device__ int shift() const { return causal ? queries - keys : -kLargestSize; }
+  /// Query t sees the keys below min(keys, diagonal(t)), if any.
+  __device__ int diagonal(int t) const { return t + 1 - shift(); }
   /// Query t sees the keys [0, seen(t)).
   __device__ int seen(int t) const { return max(0, min(keys, diagonal(t))); }
-  /// Key s is seen by the queries from this one on.
-  __device__ int first_query(int s) const { return causal ? max(0, s + queries - keys) : 0; }
+  __device__ int first_query(int s) const { return max(0, s + shift()); }
 };
 
 /// A gradient whose dtype, T or accumulate_t<T>, is chosen at run time: it matters only at the end

@@ -134,6 +134,7 @@ TEST_CASE("attention: whole heads and blocks as tasks give the same bits", "[ker
   set_num_threads(1);
   const Gradients one = run(q, k, v, dy, {.causal = causal});
   for (const int threads : {2, 3, 7}) {
+    if (threads > 2 && !default_device().is_cpu()) break;  // they are the cpu's
     set_num_threads(threads);
     CHECK(run(q, k, v, dy, {.causal = causal}) == one);
   }
