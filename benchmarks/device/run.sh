@@ -115,7 +115,7 @@ architecture() {
 
 step_build() {
   [ -z "$given" ] || left_out "an existing build was given: $given"
-  options=(-DACCRUE_CPU_ISAS="portable;avx2")
+  options=(-DACCRUE_CPU_ISAS="portable;avx2" -DACCRUE_BENCHMARKS=ON)
   [ "$simulated" = 1 ] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$(architecture)-real")
   cmake --preset "$preset" "${options[@]}" && cmake --build "$build" --parallel "$jobs"
 }
