@@ -1,0 +1,90 @@
+#include <algorithm>
+#include <limits>
+#include <accrue/kernels/max_pool2d/max_pool2d.h>
+#include "benchmarks/rows.h"
+
+using namespace accrue;
+
+// The pooling of ResNet's stem (3x3, stride 2) and a 2x2 one, at 8 images.
+ACCRUE_BENCH(max_pool2d) {
+  struct Pool {
+    const char* name;
+    std::int64_t taps, stride, padding;
+  };
+  for (const Pool& pool : {Pool{"3x3/2 64 112", 3, 2, 1}, Pool{"2x2/2 64 112", 2, 2, 0}})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const std::int64_t size = 112;
+      const kernels::WindowAxis axis = kernels::window_axis("max_pool2d", "height", size, pool.taps,
+                                                            pool.stride, pool.padding, 1);
+      const Shape out{8, 64, axis.output, axis.output};
+      const Tensor x = bench::random({8, 64, size, size}, dtype, 1);
+      const Tensor dy = bench::random(out, dtype, 2), dx = Tensor::empty(x.shape(), dtype);
+      const Tensor y = Tensor::empty(out, dtype), places = Tensor::empty(out, DType::kI32);
+      const auto forward = [=] {
+        kernels::max_pool2d_forward(
+            x.stream(),
+            {.x = x, .y = y.view(), .places = places.view(), .height = axis, .width = axis});
+      };
+      // The place of the largest number of output row r, column q; the first of equal ones.
+      const auto largest = [=](const std::vector<double>& image, std::int64_t p, std::int64_t q) {
+        std::int64_t best = -1;
+        for (std::int64_t r = 0; r < pool.taps; ++r)
+          for (std::int64_t s = 0; s < pool.taps; ++s) {
+            const std::int64_t h = axis.at(p, r), w = axis.at(q, s), at = h * size + w;
+            if (h < 0 || h >= size || w < 0 || w >= size) continue;
+            if (best < 0 ||
+                image[static_cast<std::size_t>(at)] > image[static_cast<std::size_t>(best)])
+              best = at;
+          }
+        return best;
+      };
+      const auto image_of = [=](const Tensor& t, std::int64_t plane) {
+        const std::int64_t pixels = t.shape()[2] * t.shape()[3];
+        return bench::values(t.reshape({t.numel()}).window(plane * pixels, {pixels}));
+      };
+      add({.kernel = "max_pool2d_forward",
+           .size = pool.name,
+           .dtype = dtype,
+           .bytes = bench::bytes_of({x, y, places}),
+           .run = forward,
+           .error =
+               [=] {
+                 return bench::row_error(y, [&](std::int64_t row) {
+                   const auto image = image_of(x, row / axis.output);
+                   std::vector<double> want;
+                   for (std::int64_t q = 0; q < axis.output; ++q)
+                     want.push_back(
+                         image[static_cast<std::size_t>(largest(image, row % axis.output, q))]);
+                   return want;
+                 });
+               },
+           .tolerance = 0});
+      forward();  // backward reads the places
+      add({.kernel = "max_pool2d_backward",
+           .size = pool.name,
+           .dtype = dtype,
+           .bytes = bench::bytes_of({dy, places, dx}),
+           .run =
+               [=] {
+                 kernels::max_pool2d_backward(x.stream(), {.dy = dy,
+                                                           .places = places,
+                                                           .dx = {dx.view()},
+                                                           .height = axis,
+                                                           .width = axis});
+               },
+           .error =
+               [=] {
+                 return bench::row_error(dx, [&](std::int64_t row) {
+                   const auto image = image_of(x, row / size), grad = image_of(dy, row / size);
+                   std::vector<double> want(static_cast<std::size_t>(size));
+                   for (std::int64_t p = 0; p < axis.output; ++p)
+                     for (std::int64_t q = 0; q < axis.output; ++q)
+                       if (const std::int64_t at = largest(image, p, q); at / size == row % size)
+                         want[static_cast<std::size_t>(at % size)] +=
+                             grad[static_cast<std::size_t>(p * axis.output + q)];
+                   return want;
+                 });
+               },
+           .tolerance = bench::tolerance_of(dtype)});
+    }
+}

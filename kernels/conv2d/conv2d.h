@@ -1,0 +1,57 @@
+#pragma once
+#include <accrue/core/dispatch.h>
+#include <accrue/core/tensor.h>
+#include <accrue/kernels/window.h>
+
+namespace accrue {
+
+struct Conv2dOptions {
+  Axes2d stride = 1, padding = 0, dilation = 1;
+  std::int64_t groups = 1;
+};
+
+/// Two-dimensional cross-correlation, as PyTorch's torch.nn.functional.conv2d:
+///   y[n,k,p,q] = bias[k] + sum over c, r, s of
+///                weight[k,c,r,s] x[n, g C/groups + c, p stride + r dilation - padding, ...]
+/// with g the group of k, and 0 read outside of x.
+///   x (N, C, H, W), weight (K, C / groups, R, S), bias (K) or undefined -> y (N, K, P, Q),
+///   P = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1, all of one floating dtype.
+/// C and K are multiples of groups; a window larger than the padded image is an error. Sums run in
+/// float32 (float64 for float64) and are rounded once.
+/// Gradients: x, weight, bias, each straight into its sink. No images: dweight and dbias are 0.
+///
+/// Computed as matrix products with the windows of x unrolled to columns (Chellapilla, Puri, Simard
+/// 2006, "High performance convolutional neural networks for document processing"), tile by tile:
+/// the workspace is bounded (conv2d/tiles.h). The cut depends on shapes only.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              const Conv2dOptions& options = {});
+
+namespace kernels {
+struct Conv2dForward {
+  ConstView x, weight, bias{};  // bias may be empty
+  View y;
+  WindowAxis height, width;
+  std::int64_t groups = 1;
+  View columns, product;  // workspaces of x's dtype and the accumulation type
+};
+struct Conv2dBackwardInput {
+  ConstView dy, weight;
+  GradSink dx;
+  WindowAxis height, width;
+  std::int64_t groups = 1;
+  View columns, gathered;  // workspaces of the accumulation type and dy's dtype
+};
+/// Sinks are written in the order dweight, dbias.
+struct Conv2dBackwardWeight {
+  ConstView dy, x{};  // x may be empty without dweight
+  GradSink dweight{}, dbias{};
+  WindowAxis height, width;
+  std::int64_t groups = 1;
+  View columns{}, gathered{};  // workspaces of x's dtype; needed with dweight
+  View sum{};                  // float32, the shape of weight; needed if dweight is bfloat16
+};
+extern const Kernel<Conv2dForward> conv2d_forward;
+extern const Kernel<Conv2dBackwardInput> conv2d_backward_input;
+extern const Kernel<Conv2dBackwardWeight> conv2d_backward_weight;
+}  // namespace kernels
+}  // namespace accrue
