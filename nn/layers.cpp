@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <accrue/core/name_scope.h>
 #include <accrue/kernels/dropout/dropout.h>
 #include <accrue/kernels/embedding/embedding.h>
@@ -53,6 +55,22 @@ RmsNorm::RmsNorm(ParameterSet& set, const std::string& name, std::int64_t channe
 Tensor RmsNorm::operator()(const Tensor& x) const {
   const NameScope scope(path);
   return rms_norm(x, weight->value, eps);
+}
+
+Conv2d::Conv2d(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out,
+               Axes2d kernel, const Conv2dOptions& o, bool with_bias, Initializer weight_init)
+    : options(o), path(intern(name)) {
+  ACCRUE_CHECK(o.groups >= 1 && in % o.groups == 0, "Conv2d: in = ", in,
+               " must be a multiple of groups = ", o.groups);
+  const Shape shape{out, in / o.groups, kernel.height, kernel.width};
+  const std::int64_t fan_in = std::max<std::int64_t>(1, shape[1] * shape[2] * shape[3]);
+  if (!weight_init) weight_init = normal(std::sqrt(2.0 / static_cast<double>(fan_in)));
+  weight = set.add(name + ".weight", shape, true, std::move(weight_init));
+  if (with_bias) bias = set.add(name + ".bias", {out}, false, zeros());
+}
+Tensor Conv2d::operator()(const Tensor& x) const {
+  const NameScope scope(path);
+  return conv2d(x, weight->value, value_of(bias), options);
 }
 
 Tensor Dropout::operator()(const Tensor& x, const RandomState& random) const {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <accrue/core/parameter.h>
 #include <accrue/core/random.h>
+#include <accrue/kernels/conv2d/conv2d.h>
+#include <accrue/kernels/max_pool2d/max_pool2d.h>
 #include <accrue/nn/init.h>
 
 namespace accrue::nn {
@@ -54,6 +56,27 @@ struct RmsNorm {
   std::string_view path;
   RmsNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double eps = 1e-6);
   Tensor operator()(const Tensor& x) const;
+};
+
+/// Two-dimensional convolution: (N, in, H, W) -> (N, out, P, Q), see conv2d(). Parameters: weight
+/// (out, in / groups, kernel height, kernel width), decayed; bias (out), not decayed. The default
+/// initialisation is normal(sqrt(2 / fan_in)) (He et al. 2015) with fan_in numbers per sum, bias 0.
+struct Conv2d {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;  // null: none
+  Conv2dOptions options;
+  std::string_view path;
+  Conv2d(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out,
+         Axes2d kernel, const Conv2dOptions& options = {}, bool with_bias = true,
+         Initializer weight_init = {});
+  Tensor operator()(const Tensor& x) const;
+};
+
+/// The largest number of each window, see max_pool2d().
+struct MaxPool2d {
+  Axes2d kernel;
+  MaxPool2dOptions options{};
+  Tensor operator()(const Tensor& x) const { return max_pool2d(x, kernel, options); }
 };
 
 /// Zeroes elements with probability p and scales the others by 1 / (1 - p); the identity when
