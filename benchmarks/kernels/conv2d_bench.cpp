@@ -4,6 +4,7 @@
 #include <memory>
 #include <accrue/kernels/conv2d/conv2d.h>
 #include <accrue/kernels/conv2d/tiles.h>
+#include <accrue/kernels/gemm.h>
 #include "benchmarks/bench.h"
 
 // Layers of ResNet-50 at 8 images: the stem, a 3x3, a 1x1 and a strided 3x3; and a depthwise one.
@@ -20,6 +21,7 @@ constexpr Layer kLayers[] = {{"7x7/2 3-64 224", 3, 64, 224, 7, 2, 3, 1},
                              {"3x3 depthwise 256 28", 256, 256, 28, 3, 1, 1, 256}};
 constexpr std::int64_t kImages = 8;
 
+// On the host.
 double value(const Tensor& t, std::int64_t i) {
   return visit_float(t.dtype(), [&]<class T>() {
     if constexpr (std::is_same_v<T, bfloat16>)
@@ -32,7 +34,8 @@ double value(const Tensor& t, std::int64_t i) {
 struct Problem {
   Layer l;
   kernels::WindowAxis axis;
-  Tensor x, weight, y, dy, dx, dweight, columns, wide_columns, gathered, product;
+  Tensor x, weight, y, dy, dx, dweight, columns, wide_columns, gathered, product, scratch;
+  Tensor host_x, host_weight, host_dy;  // what the references read
   Problem(const Layer& layer, DType t)
       : l(layer),
         axis(kernels::window_axis("conv2d", "height", l.size, l.taps, l.stride, l.padding, 1)),
@@ -48,6 +51,10 @@ struct Problem {
     wide_columns = Tensor::empty({in.columns()}, DType::kF32);
     gathered = Tensor::empty({std::max(in.pixels(), out.pixels())}, t);
     product = Tensor::empty({out.pixels()}, DType::kF32);
+    scratch = kernels::gemm_workspace(x.device());
+    host_x = x.to(Device::cpu());
+    host_weight = weight.to(Device::cpu());
+    host_dy = dy.to(Device::cpu());
   }
   std::int64_t index(const Shape& s, std::int64_t a, std::int64_t b, std::int64_t c,
                      std::int64_t d) const {
@@ -71,8 +78,8 @@ struct Problem {
     const std::int64_t n = at / axis.output / axis.output / l.k;
     double sum = 0;
     taps(k, p, q, [&](auto channel, auto h, auto w, auto c, auto r, auto s) {
-      sum += value(x, index(x.shape(), n, channel, h, w)) *
-             value(weight, index(weight.shape(), k, c, r, s));
+      sum += value(host_x, index(x.shape(), n, channel, h, w)) *
+             value(host_weight, index(weight.shape(), k, c, r, s));
     });
     return sum;
   }
@@ -86,8 +93,8 @@ struct Problem {
         for (std::int64_t q = axis.first_reader(w0); q < axis.end_reader(w0); ++q) {
           const std::int64_t r = h0 - axis.at(p, 0), s = w0 - axis.at(q, 0);
           const std::int64_t c = channel0 % (l.c / l.groups);
-          sum += value(dy, index(dy.shape(), n, k, p, q)) *
-                 value(weight, index(weight.shape(), k, c, r, s));
+          sum += value(host_dy, index(dy.shape(), n, k, p, q)) *
+                 value(host_weight, index(weight.shape(), k, c, r, s));
         }
     return sum;
   }
@@ -100,8 +107,8 @@ struct Problem {
     for (std::int64_t n = 0; n < kImages; ++n)
       for (std::int64_t p = axis.first_output(r); p < axis.end_output(r); ++p)
         for (std::int64_t q = axis.first_output(s); q < axis.end_output(s); ++q)
-          sum += value(dy, index(dy.shape(), n, k, p, q)) *
-                 value(x, index(x.shape(), n, channel, axis.at(p, r), axis.at(q, s)));
+          sum += value(host_dy, index(dy.shape(), n, k, p, q)) *
+                 value(host_x, index(x.shape(), n, channel, axis.at(p, r), axis.at(q, s)));
     return sum;
   }
 };
@@ -109,10 +116,11 @@ struct Problem {
 // A float64 reference of every element would take longer than all timings: 64 of them are compared.
 template <class Want>
 double sampled_error(const Tensor& got, Want want) {
+  const Tensor on_host = got.to(Device::cpu());
   double error = 0, scale = 1;
   for (std::int64_t s = 0; s < 64; ++s) {
     const std::int64_t i = s == 63 ? got.numel() - 1 : s * 7919 % got.numel();
-    const double w = want(i), e = std::abs(value(got, i) - w);
+    const double w = want(i), e = std::abs(value(on_host, i) - w);
     if (std::isnan(e)) return std::numeric_limits<double>::infinity();
     error = std::max(error, e);
     scale = std::max(scale, std::abs(w));
@@ -147,7 +155,8 @@ ACCRUE_BENCH(conv2d) {
                                                         .width = p.axis,
                                                         .groups = p.l.groups,
                                                         .columns = p.columns.view(),
-                                                        .product = p.product.view()});
+                                                        .product = p.product.view(),
+                                                        .workspace = p.scratch.view()});
                },
            .error =
                [=] {
@@ -169,7 +178,8 @@ ACCRUE_BENCH(conv2d) {
                                                                .width = p.axis,
                                                                .groups = p.l.groups,
                                                                .columns = p.wide_columns.view(),
-                                                               .gathered = p.gathered.view()});
+                                                               .gathered = p.gathered.view(),
+                                                               .workspace = p.scratch.view()});
                },
            .error =
                [=] {
@@ -191,7 +201,8 @@ ACCRUE_BENCH(conv2d) {
                                                                 .width = p.axis,
                                                                 .groups = p.l.groups,
                                                                 .columns = p.columns.view(),
-                                                                .gathered = p.gathered.view()});
+                                                                .gathered = p.gathered.view(),
+                                                                .workspace = p.scratch.view()});
                },
            .error =
                [=] {

@@ -1,7 +1,13 @@
+#include <atomic>
+#include <accrue/config.h>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/check.h>
 #include <accrue/kernels/conv2d/conv2d.h>
 #include <accrue/kernels/conv2d/tiles.h>
+#include <accrue/kernels/gemm.h>
+#if ACCRUE_HAS_CUDA
+  #include <accrue/kernels/cuda/cudnn_conv.h>
+#endif
 
 namespace accrue {
 namespace kernels {
@@ -38,6 +44,7 @@ struct Conv2dNode {
     const Conv2dTiles tiles(x_shape, dy.shape(), height, width, true);
     const Tensor columns = workspace(tiles.columns(), wide(dy.dtype()), dy.device());
     const Tensor gathered = workspace(tiles.pixels(), dy.dtype(), dy.device());
+    const Tensor scratch = kernels::gemm_workspace(dy.device());
     kernels::conv2d_backward_input(c.stream(), {.dy = dy,
                                                 .weight = weight,
                                                 .dx = dx,
@@ -45,16 +52,18 @@ struct Conv2dNode {
                                                 .width = width,
                                                 .groups = groups,
                                                 .columns = columns.view(),
-                                                .gathered = gathered.view()});
+                                                .gathered = gathered.view(),
+                                                .workspace = scratch.view()});
   }
   void backward_weight(const BackwardContext& c, const GradSink& dweight,
                        const GradSink& dbias) const {
     const Tensor& dy = c.grad();
-    Tensor columns, gathered, sum;
+    Tensor columns, gathered, scratch, sum;
     if (dweight) {
       const Conv2dTiles tiles(x_shape, dy.shape(), height, width, false);
       columns = workspace(tiles.columns(), dy.dtype(), dy.device());
       gathered = workspace(tiles.pixels(), dy.dtype(), dy.device());
+      scratch = kernels::gemm_workspace(dy.device());
       if (dweight.dst.dtype == DType::kBF16)
         sum = workspace(dweight.dst.shape.numel(), DType::kF32, dy.device());
     }
@@ -67,10 +76,31 @@ struct Conv2dNode {
                                                  .groups = groups,
                                                  .columns = columns.view(),
                                                  .gathered = gathered.view(),
+                                                 .workspace = scratch.view(),
                                                  .sum = sum.view()});
   }
 };
+std::atomic<Conv2dProvider> chosen_provider{Conv2dProvider::kAutomatic};
+
+bool has_cudnn() {
+#if ACCRUE_HAS_CUDA && !ACCRUE_CUDA_SIM
+  return kernels::cuda::has_cudnn();
+#else
+  return false;
+#endif
+}
 }  // namespace
+
+Conv2dProvider conv2d_provider() noexcept {
+  return chosen_provider.load(std::memory_order_relaxed);
+}
+void set_conv2d_provider(Conv2dProvider p) {
+  if (p == Conv2dProvider::kCudnn && !has_cudnn())
+    detail::fail(ErrorCode::kUnsupported,
+                 "set_conv2d_provider: cuDNN 9.8 or later was not found, or this build has no real "
+                 "CUDA device; use kOwn or kAutomatic");
+  chosen_provider.store(p, std::memory_order_relaxed);
+}
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv2dOptions& options) {
@@ -102,6 +132,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
     const Conv2dTiles tiles(in, y.shape(), height, width, false);
     const Tensor columns = workspace(tiles.columns(), x.dtype(), x.device());
     const Tensor product = workspace(tiles.pixels(), wide(x.dtype()), x.device());
+    const Tensor scratch = kernels::gemm_workspace(x.device());
     kernels::conv2d_forward(x.stream(), {.x = x,
                                          .weight = weight,
                                          .bias = bias,
@@ -110,7 +141,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                          .width = width,
                                          .groups = groups,
                                          .columns = columns.view(),
-                                         .product = product.view()});
+                                         .product = product.view(),
+                                         .workspace = scratch.view()});
   }
   if (Tape* tape = Tape::current())
     tape->record(Conv2dNode{tape->wants({&weight}) ? x : Tensor{}, weight, in, height, width,

@@ -26,6 +26,15 @@ struct Conv2dOptions {
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
 
+/// Who convolves on CUDA. kOwn: our kernels. kCudnn: cuDNN wherever it can, dense and with our
+/// rounding (not: bfloat16 with a float32 weight gradient), our kernels for the rest. kAutomatic:
+/// kCudnn where cuDNN 9.8 or later is installed and the device is a real one.
+/// float32 uses the tensor cores (TF32) only as set_matmul_precision() allows it.
+enum class Conv2dProvider { kAutomatic, kOwn, kCudnn };
+/// kCudnn throws kUnsupported where there is no cuDNN or the device is simulated.
+void set_conv2d_provider(Conv2dProvider p);
+Conv2dProvider conv2d_provider() noexcept;
+
 namespace kernels {
 struct Conv2dForward {
   ConstView x, weight, bias{};  // bias may be empty
@@ -33,6 +42,7 @@ struct Conv2dForward {
   WindowAxis height, width;
   std::int64_t groups = 1;
   View columns, product;  // workspaces of x's dtype and the accumulation type
+  View workspace{};       // of the products: gemm_workspace()
 };
 struct Conv2dBackwardInput {
   ConstView dy, weight;
@@ -40,6 +50,7 @@ struct Conv2dBackwardInput {
   WindowAxis height, width;
   std::int64_t groups = 1;
   View columns, gathered;  // workspaces of the accumulation type and dy's dtype
+  View workspace{};
 };
 /// Sinks are written in the order dweight, dbias.
 struct Conv2dBackwardWeight {
@@ -48,7 +59,8 @@ struct Conv2dBackwardWeight {
   WindowAxis height, width;
   std::int64_t groups = 1;
   View columns{}, gathered{};  // workspaces of x's dtype; needed with dweight
-  View sum{};                  // float32, the shape of weight; needed if dweight is bfloat16
+  View workspace{};
+  View sum{};  // float32, the shape of weight; needed if dweight is bfloat16
 };
 extern const Kernel<Conv2dForward> conv2d_forward;
 extern const Kernel<Conv2dBackwardInput> conv2d_backward_input;

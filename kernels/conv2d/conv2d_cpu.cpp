@@ -1,6 +1,7 @@
 #include <accrue/kernels/conv2d/conv2d.h>
 #include <accrue/kernels/conv2d/products.h>
 #include <accrue/kernels/conv2d/tiles.h>
+#include <accrue/kernels/cpu/gemm.h>
 #include <accrue/kernels/rows.h>
 #include <accrue/kernels/cpu/simd_begin.h>
 #include <accrue/kernels/cpu/rows.h>

@@ -2,7 +2,7 @@
 // The matrix products of a tile, the same on every device: `groups` times weight (K, C R S) of one
 // group. `pixels` is the width of the tile's matrices.
 #include <accrue/kernels/conv2d/conv2d.h>
-#include <accrue/kernels/cpu/gemm.h>
+#include <accrue/kernels/gemm.h>
 
 namespace accrue::kernels {
 
@@ -25,7 +25,8 @@ inline Gemm forward_product(const Conv2dForward& a, std::int64_t pixels) {
           .batch = a.groups,
           .batch_stride_a = out * in,
           .batch_stride_b = in * pixels,
-          .batch_stride_c = out * pixels};
+          .batch_stride_c = out * pixels,
+          .workspace = a.workspace};
 }
 /// columns = weight^T gathered
 inline Gemm input_product(const Conv2dBackwardInput& a, std::int64_t pixels) {
@@ -47,7 +48,8 @@ inline Gemm input_product(const Conv2dBackwardInput& a, std::int64_t pixels) {
           .batch = a.groups,
           .batch_stride_a = out * in,
           .batch_stride_b = out * pixels,
-          .batch_stride_c = in * pixels};
+          .batch_stride_c = in * pixels,
+          .workspace = a.workspace};
 }
 /// sum or dweight = gathered columns^T; with `more` added to what is there. No pixels: only beta.
 inline Gemm weight_product(const Conv2dBackwardWeight& a, std::int64_t pixels, bool more) {
@@ -74,6 +76,7 @@ inline Gemm weight_product(const Conv2dBackwardWeight& a, std::int64_t pixels, b
           .batch = a.groups,
           .batch_stride_a = out * pixels,
           .batch_stride_b = in * pixels,
-          .batch_stride_c = out * in};
+          .batch_stride_c = out * in,
+          .workspace = a.workspace};
 }
 }  // namespace accrue::kernels

@@ -128,7 +128,7 @@ TEST_CASE("max_pool2d: the same bits with any number of threads",
 
 TEST_CASE("max_pool2d: places are kept only for a gradient", "[kernels][max_pool2d]") {
   const Tensor x = Tensor::zeros({1, 1, 64, 64}, DType::kF32);
-  Allocator& memory = Allocator::of(Device::cpu());
+  Allocator& memory = Allocator::of(default_device());
   const auto before = memory.stats().live;
   Tape tape;
   const Tape::Scope on(tape);
