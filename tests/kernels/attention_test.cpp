@@ -39,10 +39,11 @@ Gradients run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const AttentionOpt
 
 TEST_CASE("attention: causal and full, grouped heads, ragged and tiny sizes",
           "[kernels][attention]") {
-  const Sizes z =
-      GENERATE(Sizes{1, 1, 1, 1, 1, 1}, Sizes{2, 3, 3, 2, 2, 5}, Sizes{1, 5, 9, 4, 2, 8},
-               Sizes{1, 9, 4, 2, 1, 3}, Sizes{2, 7, 7, 3, 1, 16}, Sizes{1, 66, 67, 1, 1, 2},
-               Sizes{1, 0, 3, 2, 1, 4}, Sizes{1, 3, 0, 2, 1, 4}, Sizes{0, 3, 3, 2, 2, 4});
+  const std::int64_t tiles = default_device().is_cpu() ? 66 : 34;  // more than one tile of queries
+  const Sizes z = GENERATE(
+      Sizes{1, 1, 1, 1, 1, 1}, Sizes{2, 3, 3, 2, 2, 5}, Sizes{1, 5, 9, 4, 2, 8},
+      Sizes{1, 9, 4, 2, 1, 3}, Sizes{2, 7, 7, 3, 1, 16}, Sizes{1, tiles, tiles + 1, 1, 1, 2},
+      Sizes{1, 0, 3, 2, 1, 4}, Sizes{1, 3, 0, 2, 1, 4}, Sizes{0, 3, 3, 2, 2, 4});
   const bool causal = GENERATE(true, false);
   INFO("queries " << z.queries << ", keys " << z.keys << ", causal " << causal);
   check_op({.name = "attention",
