@@ -11,7 +11,7 @@
 namespace accrue::bench {
 namespace {
 struct Options {
-  std::string pattern, dtype, json, isa, device = "cpu";
+  std::string op, pattern, dtype, json, isa, device = "cpu";
   int threads = 0;
   double seconds = 0.3;
   bool selects(const std::string& op, const Case& c) const {
@@ -19,8 +19,16 @@ struct Options {
   }
 };
 
-int list(const Options& o) {
+// Those to look into: the others build nothing.
+std::vector<Op> ops_of(const Options& o) {
+  std::vector<Op> chosen;
   for (const Op& op : ops())
+    if (o.op.empty() || op.name == o.op) chosen.push_back(op);
+  return chosen;
+}
+
+int list(const Options& o) {
+  for (const Op& op : ops_of(o))
     op.make([&](const Case& c) {
       if (o.selects(op.name, c))
         std::printf("%-26s %-18s %s\n", c.kernel.c_str(), c.size.c_str(), name_of(c.dtype).data());
@@ -46,6 +54,13 @@ nlohmann::json as_json(const Measured& m) {
           {"right", m.right},     {"seconds", m.seconds},
           {"spread", m.spread},   {"rate", m.rate},
           {"ceiling", m.ceiling}, {"unit", m.compute ? "GFLOP/s" : "GB/s"}};
+}
+
+bool save(const nlohmann::json& report, const std::string& path) {
+  std::ofstream file(path);
+  file << report.dump(2) << '\n';
+  if (!file.flush()) std::fprintf(stderr, "accrue-bench: cannot write %s\n", path.c_str());
+  return file.good();
 }
 
 int run(const Options& o) {
@@ -79,7 +94,7 @@ int run(const Options& o) {
   }
   int cases = 0, wrong = 0;
   report["cases"] = nlohmann::json::array();
-  for (const Op& op : ops()) {
+  for (const Op& op : ops_of(o)) {
     try {
       for (const Measured& m : measure_op(
                op, [&](const Case& c) { return o.selects(op.name, c); }, o.seconds)) {
@@ -94,14 +109,7 @@ int run(const Options& o) {
       ++cases;
       ++wrong;
     }
-  }
-  if (!o.json.empty()) {
-    std::ofstream file(o.json);
-    file << report.dump(2) << '\n';
-    if (!file.flush()) {
-      std::fprintf(stderr, "accrue-bench: cannot write %s\n", o.json.c_str());
-      return 2;
-    }
+    if (!o.json.empty() && !save(report, o.json)) return 2;  // what there is, in case time runs out
   }
   if (cases == 0) {
     std::fprintf(stderr, "accrue-bench: no case matches; see accrue-bench list\n");
@@ -122,6 +130,7 @@ int main(int argc, char** argv) {
       "run", "checks, then times: median, spread (quartiles), rate and share of the ceiling");
   for (CLI::App* sub : {list, run}) {
     sub->add_option("pattern", o.pattern, "a part of \"op kernel size dtype\"; all without it");
+    sub->add_option("--op", o.op, "only the cases of this op");
     sub->add_option("--dtype", o.dtype, "only cases of this dtype")
         ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
   }

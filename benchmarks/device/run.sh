@@ -79,7 +79,7 @@ step() {
   timeout --kill-after=5 "$seconds" bash -c "$action" >"$out/.step" 2>&1 </dev/null
   code=$?
   tee -a "$log" <"$out/.step"
-  tail=$(grep -v '^[[:space:]]*$' "$out/.step" | tail -n 1 | tr -d '|`' | cut -c1-120)
+  tail=$(grep -av '^[[:space:]]*$' "$out/.step" | tail -n 1 | tr -d '|`' | cut -c1-120)
   case $code in
     0) verdict=passed ;;
     77) verdict="left out" ;;
@@ -127,7 +127,7 @@ step_query() {
 
 step_ceilings() {
   options=()
-  [ "$simulated" = 0 ] || options=(--mib 1 --size 64)
+  [ "$simulated" = 0 ] || options=(--mib 1 --size 16)
   "$build/benchmarks/cuda_ceilings" "${options[@]}"
 }
 
@@ -155,7 +155,7 @@ step_sanitizer() {
 
 step_kernels() {
   options=(--seconds 0.05)
-  [ "$simulated" = 0 ] || options=(gelu --seconds 0)
+  [ "$simulated" = 0 ] || options=(--op relu --seconds 0)
   "$build/benchmarks/accrue-bench" run "${options[@]}" --device cuda --json "$out/bench.json"
 }
 
@@ -169,7 +169,7 @@ step_torch() {
 
 step_training() {
   options=(--dtype bf16 --layers 6 --heads 6 --channels 384 --context 256 --batch 64 --steps 200 --eval-every 100)
-  [ "$simulated" = 0 ] || options=(--layers 1 --heads 1 --channels 32 --context 16 --batch 2 --steps 3)
+  [ "$simulated" = 0 ] || options=(--layers 1 --heads 1 --channels 32 --context 16 --batch 2 --steps 3 --sample 0 --no-pictures)
   "$build/examples/train_gpt" --device cuda "${options[@]}" --hash --save-every 0 --out "$out/.training" &&
     cp "$out/.training/log.jsonl" "$out/training.jsonl"
 }

@@ -45,7 +45,8 @@ class Rules:
                 self.ops[pattern] = demand
 
     def _matches(self, pattern, kernel):
-        if fnmatch.fnmatchcase(f'{op_of(kernel)}/{short_name(kernel)}', pattern):
+        if any(fnmatch.fnmatchcase(f'{op_of(kernel)}/{name}', pattern)
+               for name in (short_name(kernel), signature(kernel).replace(' ', ''))):
             self.used.add(pattern)
             return True
         return False
@@ -135,7 +136,7 @@ def table(kernels, faults):
         share = occupancy.occupancy(k.arch, k.threads, k.registers, k.shared)
         dynamic = '*' if not k.shared and k.count('shared', 'store') else ''
         spills = f'{k.local_bytes("store")}/{k.local_bytes("load")}' if k.count('local', 'store') else '0'
-        lines.append(f'| {op_of(k)} | {"! " if faults.get((k.symbol, k.arch)) else ""}`{signature(k)}` | {k.arch} | '
+        lines.append(f'| {op_of(k)} | {"! " if faults.get((k.source, k.symbol, k.arch)) else ""}`{signature(k)}` | {k.arch} | '
                      f'{k.registers} | {k.shared}{dynamic} | {k.stack} | {spills} | {k.threads or "-"} | '
                      f'{"-" if share is None else f"{share:.0%}"} | {widths(k, "load")} | {widths(k, "store")} |')
     return '\n'.join(lines) + '\n'
@@ -174,17 +175,18 @@ def main():
     kernels = list(found.values())
     cubin.demangle(kernels)
     kernels.sort(key=lambda k: (op_of(k), signature(k), int(re.sub(r'\D', '', k.arch))))
-    faults = {(k.symbol, k.arch): faults_of(k, rules) for k in kernels}
+    faults = {(k.source, k.symbol, k.arch): faults_of(k, rules) for k in kernels}
     if arguments.table:
         with open(arguments.table, 'w', encoding='utf-8') as file:
             file.write(table(kernels, faults))
     for k in kernels:
-        for fault in faults[k.symbol, k.arch]:
+        for fault in faults[k.source, k.symbol, k.arch]:
             print(f'{op_of(k)}: {signature(k)} (sm_{k.arch}): {fault}')
     broken = sum(map(len, faults.values()))
     missing, unused = [], []
     if arguments.complete:
-        missing = sorted(set(rules.ops) - {op_of(k) for k in kernels if not is_scalar(k)})
+        missing = sorted(op for op, demand in rules.ops.items() if demand != 'none' and
+                         not any(op_of(k) == op and rules.demand(k) != 'none' for k in kernels))
         unused = rules.unused()
         for op in missing:
             print(f'{op}: in the rules, but no vectorised kernel of it was found')

@@ -218,6 +218,8 @@ class Check(unittest.TestCase):
                          {'gelu: tagged<ScalarPath>: no 128-bit access to global memory',
                           'gelu: tagged<VectorPath>: no 128-bit access to global memory'})
         self.assertEqual(check(probe, *self.rules(rules + 'gelu/tagged none its twin'))[0], 0)
+        self.assertEqual(check(probe, *self.rules(rules + 'gelu/tagged<VectorPath> none its twin'))[0], 0)
+        self.assertEqual(check(probe, *self.rules(rules + 'gelu/tagged<Other> none its twin'))[0], 1)
         code, lines = check(compile_probe('faults_cuda.cu'), *self.rules('faults/spills stack a probe\n'))
         self.assertEqual([line for line in lines if 'spills (' in line], [])
         self.assertTrue([line for line in lines if 'indexes (' in line])
@@ -228,6 +230,8 @@ class Check(unittest.TestCase):
         self.assertEqual(check(probe, '--complete', *self.rules(rules))[0], 0)
         code, lines = check(probe, '--complete', *self.rules(rules + 'relu both\n'))
         self.assertEqual((code, lines[0]), (1, 'relu: in the rules, but no vectorised kernel of it was found'))
+        code, lines = check(probe, '--complete', *self.rules('gelu both\ngelu/* none all of them\n'))
+        self.assertEqual((code, lines[0]), (1, 'gelu: in the rules, but no vectorised kernel of it was found'))
         code, lines = check(probe, '--complete', *self.rules(rules + 'gelu/gone none why\n'))
         self.assertEqual((code, lines[0]), (1, 'gelu/gone: an exception of the rules that no kernel needs'))
 
