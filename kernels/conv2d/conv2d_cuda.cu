@@ -107,11 +107,14 @@ __global__ void __launch_bounds__(kThreads)
        plane += static_cast<int>(gridDim.y)) {
     const int i = plane / channels, c = plane % channels;
     C sum = 0;
+    // Unrolled, the divisions take more registers than there are.
+#pragma unroll 1
     for (int r = 0; r < height.taps; ++r) {
       const int above = h + height.padding - r * height.dilation;
       const int p = (kUnitStride ? above : above / height.stride) - tile.row;
       if (above < 0 || p < 0 || p >= tile.rows) continue;
       if (!kUnitStride && above % height.stride != 0) continue;
+#pragma unroll 1
       for (int s = 0; s < width.taps; ++s) {
         const int before = w + width.padding - s * width.dilation;
         const int q = kUnitStride ? before : before / width.stride;
