@@ -17,7 +17,7 @@ fi
 
 # nvcc always optimises; the code of the cpu is tested elsewhere, so here it is compiled quickly.
 run cmake --preset cuda -B "$build" -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" -DACCRUE_CPU_ISAS=portable \
-  -DACCRUE_INSTALL=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0
+  -DACCRUE_INSTALL=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_CUDA_FLAGS=--no-compress
 programs=(train_gpt accrue_test_core cuda_ceilings cuda_query)
 run cmake --build "$build" --parallel "$(build_jobs)" --target accrue_kernels "${programs[@]}"
 
