@@ -10,9 +10,10 @@ using namespace accrue::test;
 
 TEST_CASE("add: same shape and broadcast over leading dimensions", "[kernels][add]") {
   using Pair = std::pair<Shape, Shape>;
-  const auto [a, b] = GENERATE(Pair{{1}, {1}}, Pair{{3, 7}, {3, 7}}, Pair{{2, 5, 33}, {5, 33}},
-                               Pair{{4, 3}, {3}}, Pair{{130, 9}, {9}}, Pair{{5, 7}, {}},
-                               Pair{{40, 1}, {1}}, Pair{{0}, {0}}, Pair{{0, 3}, {3}});
+  const auto [a, b] =
+      GENERATE(Pair{{1}, {1}}, Pair{{3, 7}, {3, 7}}, Pair{{2, 5, 33}, {5, 33}}, Pair{{4, 3}, {3}},
+               Pair{{130, 9}, {9}}, Pair{{5, 7}, {}}, Pair{{40, 1}, {1}}, Pair{{6, 16}, {16}},
+               Pair{{0}, {0}}, Pair{{0, 3}, {3}});
   check_op({.name = "add",
             .inputs = {{.name = "a", .shape = a}, {.name = "b", .shape = b}},
             .run = [](const std::vector<Tensor>& in) { return add(in[0], in[1]); },
