@@ -10,6 +10,7 @@
 #include "fences.h"
 #include "memory.h"
 #include "report.h"
+#include "watchdog.h"
 
 namespace simcuda {
 namespace {
@@ -51,9 +52,8 @@ void start_fiber(Thread& t) {
 
 void become(Thread& t) {
   running = &t;
-  if (t.state == State::kNew) t.state = State::kReady;
-  const unsigned x = block_size().x, y = block_size().y, n = t.number;
-  indices.thread = {n % x, n / x % y, n / x / y};
+  t.state = State::kReady;
+  indices.thread = t.index;
   update_running_state();
 }
 
@@ -110,13 +110,10 @@ void release_barrier() {
   block.result_count = block.votes_count;
   block.votes_or = block.votes_count = 0;
   block.votes_and = 1;
+  // All that have not exited are here, the running one does not wait.
   for (int w = 0; w * 32 < block.threads; ++w) {
-    unsigned lanes = 0;
-    for (unsigned m = warps[w].exists; m; m &= m - 1) {
-      Thread& t = threads[w * 32 + __builtin_ctz(m)];
-      if (t.state != State::kWaiting) continue;
-      lanes |= m & -m;
-    }
+    unsigned lanes = warps[w].exists & ~warps[w].done;
+    if (running->number >> 5 == w) lanes &= ~(1u << (running->number & 31));
     if (lanes) make_ready(w, lanes);
   }
   update_running_state();
@@ -211,14 +208,12 @@ unsigned char* const argument_bank = static_cast<unsigned char*>(reserve(kArgume
 const dim3& block_size() { return indices.block_dim; }
 
 void make_ready(int warp, unsigned lanes) {
-  for (unsigned m = lanes; m; m &= m - 1) {
-    threads[warp * 32 + __builtin_ctz(m)].state = State::kReady;
-  }
   block.ready[warp] |= lanes;
   block.ready_warps |= 1u << warp;
 }
 
 void wait_here(const char* name, const char* file, int line) {
+  if (watchdog_expired.load(std::memory_order_relaxed)) end_endless_kernel(file, line);
   Thread& me = *running;
   me.state = State::kWaiting;
   me.waits_in = name;
@@ -255,12 +250,17 @@ std::string describe_running_thread() {
 }
 
 cudaError_t run_grid(const Launch& launch, std::uint32_t operation) {
+  const Watch watch;
   launch_now = &launch;
   abort_reason = cudaSuccess;
   indices.block_dim = launch.block;
   indices.grid_dim = launch.grid;
   block.threads = int(launch.block.x * launch.block.y * launch.block.z);
   block.dynamic_bytes = launch.shared_bytes;
+  const unsigned x = launch.block.x, y = launch.block.y;
+  for (unsigned n = 0; n < unsigned(block.threads); ++n) {
+    threads[n].index = {n % x, n / x % y, n / x / y};
+  }
   std::memcpy(argument_bank, launch.arguments.data(), launch.arguments.size());
   begin_shared(launch.shared_bytes);
   const dim3 g = launch.grid;
@@ -284,7 +284,8 @@ int barrier_vote(Vote vote, int predicate, const char* file, int line) {
     if (!block.arrived) {
       block.barrier_file = file;
       block.barrier_line = line;
-    } else if (line != block.barrier_line || std::strcmp(file, block.barrier_file) != 0) {
+    } else if (line != block.barrier_line ||
+               (file != block.barrier_file && std::strcmp(file, block.barrier_file) != 0)) {
       report_at("divergent-barrier",
                 format("threads of one block meet at different barriers, the other one is %s:%d,",
                        block.barrier_file, block.barrier_line),

@@ -49,6 +49,7 @@ struct Thread {
   char* stack;
   std::uint16_t number;
   State state;
+  uint3 index;
   const char* waits_in;
   const char* file;
   int line;

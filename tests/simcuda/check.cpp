@@ -9,6 +9,7 @@
 #include "fences.h"
 #include "image.h"
 #include "memory.h"
+#include "readers.h"
 #include "report.h"
 #include "runtime.h"
 
@@ -129,9 +130,24 @@ inline void note_read(Mark& r, std::uint32_t pc) {
   r = {now.unit, pc, running_state | flags};
 }
 
+/// Another unit reads the cell: the one that did before is kept elsewhere unless it comes before.
+inline void keep_reader(const Mark& r, Allocation& owner, const Cell* c) {
+  if (unit_operation[r.unit] == now.operation || unit_ordered(r)) return;
+  const std::size_t cell = std::size_t{1} << owner.shift;
+  remember_reader(owner, r, std::size_t(c - owner.cells) * cell, cell);
+}
+
+__attribute__((cold, noinline)) void check_readers(const Allocation& owner, const Cell* c,
+                                                   Touch touch, std::uintptr_t a, std::size_t bytes,
+                                                   const void* pc) {
+  const std::size_t cell = std::size_t{1} << owner.shift;
+  const Mark* const m = unordered_reader(owner, std::size_t(c - owner.cells) * cell, cell);
+  if (m) say_race(*m, Prior::kRead, touch, a, bytes, pc);
+}
+
 template <bool kShared, bool kKernel>
-inline void check_cells(Cell* c, std::size_t count, Touch touch, std::uintptr_t a,
-                        std::size_t bytes, bool initialised, const void* pc) {
+inline void check_cells(Allocation* owner, Cell* c, std::size_t count, Touch touch,
+                        std::uintptr_t a, std::size_t bytes, bool initialised, const void* pc) {
   const std::uint32_t unit = now.unit;
   const std::uint32_t packed = pack_pc(pc);
   for (Cell* const end = c + count; c != end; ++c) {
@@ -152,6 +168,7 @@ inline void check_cells(Cell* c, std::size_t count, Touch touch, std::uintptr_t 
       if (kShared && w.unit == unit && (w.state & kCopyFlag)) {
         say_access("cp.async", ", before its wait,", touch, a, bytes, pc);
       }
+      if (!kShared && c->read.unit != unit && c->read.unit) keep_reader(c->read, *owner, c);
       note_read(c->read, packed);
       continue;
     }
@@ -163,6 +180,9 @@ inline void check_cells(Cell* c, std::size_t count, Touch touch, std::uintptr_t 
     } else if (!kShared && r.unit && !unit_ordered(r)) {
       say_race(r, Prior::kRead, touch, a, bytes, pc);
     }
+    if (!kShared && owner->readers && may_be_unordered(*owner)) {
+      check_readers(*owner, c, touch, a, bytes, pc);
+    }
     r.unit = 0;
     w = {unit, packed,
          running_state | (touch == Touch::kAtomic ? kAtomicFlag
@@ -172,6 +192,7 @@ inline void check_cells(Cell* c, std::size_t count, Touch touch, std::uintptr_t 
 }
 
 __attribute__((cold, noinline)) void split(Allocation& a, unsigned shift) {
+  const RuntimePart part;
   const std::size_t count = (a.bytes >> shift) + 1;
   Cell* const cells = static_cast<Cell*>(std::calloc(count, sizeof(Cell)));
   if (!cells) fatal("no memory for the shadow of device memory");
@@ -197,6 +218,7 @@ __attribute__((noinline)) void check_use(Allocation& a, std::uintptr_t at, std::
                                          Touch touch, const void* pc) {
   const RuntimePart part;
   a.checked = now.operation;
+  if (a.readers) look_at_readers(a);
   if (a.born && !comes_before_now(a.born)) {
     say("stream-race",
         format("%s of ", verb(touch)) + describe(at) +
@@ -204,7 +226,8 @@ __attribute__((noinline)) void check_use(Allocation& a, std::uintptr_t at, std::
         pc);
   }
   const int device = operations[now.operation].device;
-  if (a.region != kPinned && device >= 0 && a.region != device && !peer_enabled(device, a.region)) {
+  if (a.region != kPinned && device >= 0 && a.region != device && !now.is_copy &&
+      !peer_enabled(device, a.region)) {
     say_access("policy", " without peer access", touch, at, bytes, pc);
   }
 }
@@ -250,7 +273,7 @@ void check_kernel_access(std::uintptr_t at, std::size_t bytes, Touch touch, cons
     const unsigned shift = alignment(offset, bytes);
     if (!a->cells || shift < a->shift) split(*a, std::min(shift, a->shift));
     const std::size_t first = offset >> a->shift;
-    check_cells<false, true>(a->cells + first, bytes >> a->shift, touch, at, bytes,
+    check_cells<false, true>(a, a->cells + first, bytes >> a->shift, touch, at, bytes,
                              a->region != kPinned, pc);
     return;
   }
@@ -265,8 +288,8 @@ void check_kernel_access(std::uintptr_t at, std::size_t bytes, Touch touch, cons
     const std::size_t inside = offset - v->offset;
     const unsigned shift = alignment(inside, bytes);
     if (shift < v->shift) split(*v, shift);
-    check_cells<true, true>(shared_cells + v->offset + (inside >> v->shift), bytes >> v->shift,
-                            touch, at, bytes, true, pc);
+    check_cells<true, true>(nullptr, shared_cells + v->offset + (inside >> v->shift),
+                            bytes >> v->shift, touch, at, bytes, true, pc);
     return;
   }
   outside(at, bytes, touch, pc);
@@ -298,28 +321,34 @@ void check_bulk_access(const void* p, std::size_t bytes, bool write, bool initia
   if (!a->cells || shift < a->shift) split(*a, std::min(shift, a->shift));
   const std::size_t first = offset >> a->shift;
   const std::size_t last = (offset + bytes + (std::size_t{1} << a->shift) - 1) >> a->shift;
-  check_cells<false, false>(a->cells + first, last - first, touch, at, bytes,
+  check_cells<false, false>(a, a->cells + first, last - first, touch, at, bytes,
                             initialised && a->region != kPinned, nullptr);
 }
 
 void check_release(Allocation& a, const char* what) {
   if (!checking || !a.cells) return;
+  const auto late = [&](const Mark& m) {
+    say("stream-race",
+        format("%s of ", what) + describe_address(a.base) + ", and nothing orders it after " +
+            operation_name(unit_operation[m.unit]),
+        nullptr);
+  };
   const std::size_t count = (a.bytes >> a.shift) + 1;
   for (std::size_t i = 0; i < count; ++i) {
     for (const Mark* m : {&a.cells[i].write, &a.cells[i].read}) {
       if (!m->unit || unit_operation[m->unit] == now.operation || unit_ordered(*m)) continue;
-      say("stream-race",
-          format("%s of ", what) + describe_address(a.base) + ", and nothing orders it after " +
-              operation_name(unit_operation[m->unit]),
-          nullptr);
-      return;
+      return late(*m);
     }
   }
+  if (!a.readers) return;
+  look_at_readers(a);
+  if (const Mark* const m = unordered_reader(a, 0, a.bytes)) late(*m);
 }
 
 void forget_cells(Allocation& a) {
   std::free(a.cells);
   a.cells = nullptr;
+  forget_readers(a);
   a.shift = 4;
 }
 

@@ -32,7 +32,7 @@ enum class Touch : std::uint8_t { kRead, kWrite, kAtomic, kCopy };
 
 /// Set while the code of a kernel runs on this thread, and only then: host code that shares an
 /// instrumented inline function comes here, too.
-extern __thread bool in_kernel;
+extern __thread bool in_kernel __attribute__((tls_model("initial-exec")));
 extern bool checking;
 /// Thread and epochs of the running thread, as in Mark::state.
 extern std::uint64_t running_state;

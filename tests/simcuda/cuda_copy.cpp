@@ -35,6 +35,7 @@ struct Rectangle {
 };
 
 void copy(void* to, const void* from, const Rectangle& r) {
+  now.is_copy = true;
   for (std::size_t y = 0; y < r.height; ++y) {
     char* const t = static_cast<char*>(to) + y * r.to_pitch;
     const char* const f = static_cast<const char*>(from) + y * r.from_pitch;

@@ -110,7 +110,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const Lock lock;
   if (const cudaError_t e = check_stream(stream, __func__)) return result(e);
   if (const cudaError_t e = check_may_wait(__func__)) return result(e);
-  if (!stream->queue.empty()) run_some(1);
+  if (!stream->queue.empty()) run_some(1, true);
   if (!stream->queue.empty()) return cudaErrorNotReady;
   host_joins(stream->clock);
   const cudaError_t error = stream->error;
@@ -222,7 +222,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->captured.capture) return result(cudaErrorCapturedEvent);
   const auto record = event->last;
   if (!record) return cudaSuccess;
-  if (!record->done) run_some(1);
+  if (!record->done) run_some(1, true);
   if (!record->done) return cudaErrorNotReady;
   host_joins(record->clock);
   return cudaSuccess;

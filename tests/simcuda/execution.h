@@ -45,6 +45,7 @@ struct Execution {
   std::uint32_t operation = 0;
   std::uint32_t unit = 0;
   const Clock* clock = nullptr;
+  bool is_copy = false;  // may go between devices without peer access
 };
 extern Execution now;
 inline bool comes_before_now(std::uint32_t operation) {

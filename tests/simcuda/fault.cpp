@@ -10,11 +10,9 @@
 #include "execution.h"
 #include "memory.h"
 #include "report.h"
+#include "watchdog.h"
 
 namespace simcuda {
-namespace {
-
-struct sigaction before;
 
 const void* program_counter(void* context) {
 #if defined(__x86_64__)
@@ -26,6 +24,10 @@ const void* program_counter(void* context) {
   return nullptr;
 #endif
 }
+
+namespace {
+
+struct sigaction before;
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const auto a = reinterpret_cast<std::uintptr_t>(info->si_addr);

@@ -60,6 +60,21 @@ void __tsan_read_range(void* p, std::size_t n) {
 void __tsan_write_range(void* p, std::size_t n) {
   if (n) simcuda::hook(p, n, true, false, __builtin_return_address(0));
 }
+// What memcpy() and its kin are called in kernels (memory_functions.h).
+void* simcuda_memcpy(void* to, const void* from, std::size_t n) {
+  if (n) simcuda::hook(const_cast<void*>(from), n, false, false, __builtin_return_address(0));
+  if (n) simcuda::hook(to, n, true, false, __builtin_return_address(0));
+  return std::memcpy(to, from, n);
+}
+void* simcuda_memmove(void* to, const void* from, std::size_t n) {
+  if (n) simcuda::hook(const_cast<void*>(from), n, false, false, __builtin_return_address(0));
+  if (n) simcuda::hook(to, n, true, false, __builtin_return_address(0));
+  return std::memmove(to, from, n);
+}
+void* simcuda_memset(void* to, int value, std::size_t n) {
+  if (n) simcuda::hook(to, n, true, false, __builtin_return_address(0));
+  return std::memset(to, value, n);
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

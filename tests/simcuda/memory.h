@@ -16,7 +16,8 @@ constexpr int kRegions = kMaxDevices + 1;
 constexpr std::size_t kRegionBytes = std::size_t{1} << 38;
 constexpr std::size_t kGranularity = 512;
 
-struct Cell;  // check.h
+struct Cell;     // check.h
+struct Readers;  // readers.h
 
 struct Allocation {
   std::uintptr_t base;
@@ -31,6 +32,7 @@ struct Allocation {
   unsigned shift;         // a cell of shadow memory stands for 1 << shift bytes
   Cell* cells;
   cudaMemPool_t pool;  // nullptr: cudaMalloc
+  Readers* readers = nullptr;
 };
 
 extern char* const arena;

@@ -1,5 +1,6 @@
 // Addresses of code to places in the sources.
 #include <link.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -55,6 +56,9 @@ std::vector<std::string> resolve(std::uintptr_t pc) {
       "addr2line -f -C -i -e '" + quoted + "' " +
       format("0x%llx 2>/dev/null", static_cast<unsigned long long>(pc - module.base));
   std::vector<std::string> lines;
+  sigset_t all, before;  // a signal would end the reading early
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
   if (std::FILE* pipe = popen(command.c_str(), "r")) {
     char line[4096];
     while (std::fgets(line, sizeof line, pipe)) {
@@ -63,6 +67,7 @@ std::vector<std::string> resolve(std::uintptr_t pc) {
     }
     pclose(pipe);
   }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return lines;
 }
 

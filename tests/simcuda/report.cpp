@@ -95,6 +95,8 @@ std::vector<Report> take_reports() {
   const Lock lock;
   std::vector<Report> result;
   result.swap(reports().list);
+  reports().said.clear();  // what happens again is said again
+  reports().said_at.clear();
   return result;
 }
 void set_verbose(bool on) { reports().verbose = on; }

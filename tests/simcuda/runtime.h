@@ -106,8 +106,8 @@ cudaError_t check_stream(cudaStream_t stream, const char* call);
 std::uint32_t submit(cudaStream_t stream, Work work);
 /// Runs queued work until done() says so. Reports a deadlock when nothing can run any more.
 cudaError_t run_until(const std::function<bool()>& done, cudaStream_t preferred = nullptr);
-/// Runs a few operations if there are any, for queries.
-void run_some(int count);
+/// Runs a few operations if there are any.
+void run_some(int count, bool host_waits);
 /// The host has waited for all that the clock knows.
 void host_joins(const Clock& clock);
 /// Waits for one stream, for all streams of a device (-1: of all devices). No capture, no callback.

@@ -37,8 +37,8 @@ void run_front(cudaStream_t s) {
   notify_others();
 }
 
-/// nullptr: nothing can run.
-cudaStream_t choose(cudaStream_t preferred) {
+/// nullptr: nothing can run. Only a host that waits runs delayed streams before their time.
+cudaStream_t choose(cudaStream_t preferred, bool host_waits) {
   std::vector<cudaStream_t> able, delayed;
   for (cudaStream_t s : streams()) {
     if (runnable(s)) (s->delay > 0 ? delayed : able).push_back(s);
@@ -47,7 +47,7 @@ cudaStream_t choose(cudaStream_t preferred) {
       std::find(able.begin(), able.end(), preferred) != able.end()) {
     return preferred;
   }
-  const auto& from = able.empty() ? delayed : able;
+  const auto& from = able.empty() && host_waits ? delayed : able;
   return from.empty() ? nullptr : from[random_number() % from.size()];
 }
 
@@ -100,20 +100,20 @@ std::uint32_t submit(cudaStream_t stream, Work work) {
   notify_others();
   if (control().order == Order::kEager) {
     while (!stream->queue.empty()) {
-      const cudaStream_t s = choose(stream);
+      const cudaStream_t s = choose(stream, false);
       if (!s) break;
       run_front(s);
     }
   } else if (control().order == Order::kRandom) {
-    run_some(int(random_number() % 3));
+    run_some(int(random_number() % 3), false);
   }
   return operation;
 }
 
-void run_some(int count) {
+void run_some(int count, bool host_waits) {
   if (this_thread().in_callback || now.operation) return;
   for (; count > 0; --count) {
-    const cudaStream_t s = choose(nullptr);
+    const cudaStream_t s = choose(nullptr, host_waits);
     if (!s) return;
     run_front(s);
   }
@@ -121,7 +121,7 @@ void run_some(int count) {
 
 cudaError_t run_until(const std::function<bool()>& done, cudaStream_t preferred) {
   while (!done()) {
-    if (const cudaStream_t s = choose(preferred)) {
+    if (const cudaStream_t s = choose(preferred, true)) {
       run_front(s);
     } else if (!wait_for_others(control().deadlock_seconds)) {
       const auto& all = streams();

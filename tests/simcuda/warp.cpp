@@ -22,9 +22,21 @@ struct Value {
   int lane;
 };
 
+void shuffle_all(Warp& warp, unsigned lanes, int) {
+  unsigned long long in[32] = {};
+  for (unsigned m = lanes; m; m &= m - 1) {
+    const int l = __builtin_ctz(m);
+    std::memcpy(&in[l], warp.exchange[l], sizeof in[l]);
+  }
+  for (unsigned m = lanes; m; m &= m - 1) {
+    Value v;
+    std::memcpy(&v, warp.exchange[__builtin_ctz(m)], sizeof v);
+    std::memcpy(warp.exchange[__builtin_ctz(m)], &in[v.lane & 31], sizeof in[0]);
+  }
+}
+
 void exchange(Warp& warp, unsigned lanes, int op) {
   unsigned long long in[32] = {}, all = 0;
-  int source[32] = {};
   bool first = true, same = true;
   unsigned ballot = 0;
   for (unsigned m = lanes; m; m &= m - 1) {
@@ -32,7 +44,6 @@ void exchange(Warp& warp, unsigned lanes, int op) {
     Value v;
     std::memcpy(&v, warp.exchange[l], sizeof v);
     in[l] = v.bits;
-    source[l] = v.lane;
     if (v.bits) ballot |= 1u << l;
     const auto a = static_cast<long long>(all), b = static_cast<long long>(v.bits);
     same = same && (first || all == v.bits || op != int(WarpOp::kMatchAll));
@@ -51,7 +62,6 @@ void exchange(Warp& warp, unsigned lanes, int op) {
     const int l = __builtin_ctz(m);
     unsigned long long out = all;
     switch (WarpOp(op)) {
-      case WarpOp::kShuffle: out = in[source[l] & 31]; break;
       case WarpOp::kBallot: out = ballot; break;
       case WarpOp::kAny: out = ballot != 0; break;
       case WarpOp::kAll: out = ballot == lanes; break;
@@ -106,7 +116,7 @@ Warp& meet(unsigned mask, const char* name, const void* in, std::size_t bytes, L
     if (warp.groups_used == kGroups) fatal("more than 32 groups of lanes in one warp");
     group = &warp.groups[warp.groups_used++];
     *group = {mask, 0, name, file, line};
-  } else if (std::strcmp(group->name, name) != 0) {
+  } else if (group->name != name && std::strcmp(group->name, name) != 0) {
     report_at("warp-mask",
               format("lanes of one warp meet in %s and in %s (%s:%d),", name, group->name,
                      group->file, group->line),
@@ -153,7 +163,8 @@ unsigned long long warp_exchange(WarpOp op, const char* name, unsigned mask,
           file, line);
     }
   }
-  Warp& warp = meet(mask, name, &in, sizeof in, exchange, int(op), file, line);
+  Warp& warp = meet(mask, name, &in, sizeof in, op == WarpOp::kShuffle ? shuffle_all : exchange,
+                    int(op), file, line);
   unsigned long long out;
   std::memcpy(&out, warp.exchange[self], sizeof out);
   return out;

@@ -11,8 +11,8 @@
 
 namespace {
 
-int line_of(const std::string& bug) {
-  std::ifstream file(PLANTED_BUGS);
+int line_of(const std::string& bug, const std::string& name = "planted_bugs.cu") {
+  std::ifstream file(PROOF_SOURCES "/" + name);
   std::string line;
   const std::string mark = "// bug: " + bug;
   for (int n = 1; std::getline(file, line); ++n) {
@@ -53,7 +53,9 @@ class Fixture {
 struct Bug {
   const char* name;
   const char* kind;
+  const char* file = "planted_bugs.cu";
 };
+constexpr const char* kPtx = "planted_ptx.cu";
 const Bug kBugs[] = {
     {"missing_syncthreads", "race"},
     {"reused_without_syncthreads", "race"},
@@ -74,6 +76,19 @@ const Bug kBugs[] = {
     {"copy_without_wait", "cp.async"},
     {"host_pointer", "host-memory"},
     {"last_block_sums", "race-between-blocks"},
+    {"long_copy", "out-of-bounds"},
+    {"long_fill", "out-of-bounds"},
+    {"long_move", "out-of-bounds"},
+    {"structure", "out-of-bounds"},
+    {"newest_group", "cp.async", kPtx},
+    {"copy_never_awaited", "cp.async", kPtx},
+    {"copy_seen_by_others", "race", kPtx},
+    {"copy_misaligned", "misaligned", kPtx},
+    {"copy_past_the_end", "out-of-bounds", kPtx},
+    {"matrix_too_early", "race", kPtx},
+    {"matrix_misaligned", "misaligned", kPtx},
+    {"matrix_from_global", "ldmatrix", kPtx},
+    {"half_a_warp", "warp-mask", kPtx},
 };
 
 }  // namespace
@@ -89,13 +104,13 @@ TEST_CASE("every planted bug in a kernel is reported, the right kernel is not") 
         for (const auto& r : reports) UNSCOPED_INFO(r.kind << ": " << r.text);
         CHECK(reports.empty());
       }
+      const int line = line_of(bug.name, bug.file);
+      REQUIRE(line > 0);
       Fixture wrong;
       const auto reports = wrong.run(bug.name, true);
       for (const auto& r : reports) UNSCOPED_INFO(r.kind << ": " << r.text);
-      const int line = line_of(bug.name);
-      REQUIRE(line > 0);
       CHECK(std::any_of(reports.begin(), reports.end(), [&](const simcuda::Report& r) {
-        return r.kind == bug.kind && r.file == "planted_bugs.cu" &&
+        return r.kind == bug.kind && r.file == bug.file &&
                (r.line == line ||
                 (bug.name == std::string("divergent_barriers") && std::abs(r.line - line) <= 3));
       }));
@@ -148,4 +163,21 @@ TEST_CASE("a histogram by atomics and a sum by the last block are right") {
   float sum = 0;
   cudaMemcpy(&sum, f.buffers.out + 16, 4, cudaMemcpyDeviceToHost);
   CHECK(sum == 256.0f);
+}
+
+TEST_CASE("a kernel that does not end is reported and ended, the next one runs") {
+  const std::string name = GENERATE("endless_wait", "endless_loop", "endless_barriers");
+  Fixture f;
+  CHECK(f.run(name, false).empty());
+  simcuda::set_watchdog_seconds(0.05);
+  CHECK(run_planted(name, true, f.buffers, f.stream) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(f.stream) == cudaErrorLaunchTimeout);
+  simcuda::set_watchdog_seconds(120);
+  const auto reports = simcuda::take_reports();
+  REQUIRE(reports.size() == 1);
+  INFO(reports[0].text);
+  CHECK(reports[0].kind == "watchdog");
+  CHECK(reports[0].file == "planted_bugs.cu");
+  CHECK(reports[0].line == line_of(name));
+  CHECK(f.run("histogram", false).empty());
 }

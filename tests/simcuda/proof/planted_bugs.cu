@@ -145,6 +145,41 @@ __global__ void axpy(float a, const float* x, float* y, int n) {
   if (i < n) y[i] += a * x[i];  // bug: axpy
 }
 
+// Sizes that are not constant, or above 64 bytes.
+__global__ void long_copy(float* out, const float* in, int n, int wrong) {
+  __builtin_memcpy(out, in + wrong, std::size_t(n) * 4);  // bug: long_copy
+}
+
+__global__ void long_fill(float* out, int n, int wrong) {
+  std::memset(out + wrong, 0, std::size_t(n) * 4);  // bug: long_fill
+}
+
+__global__ void long_move(float* out, int n, int wrong) {
+  std::memset(out, 0, std::size_t(n) * 4);
+  std::memmove(out + wrong + 1, out, std::size_t(n - 1) * 4);  // bug: long_move
+}
+
+struct Row {
+  float values[32];
+};
+__global__ void structure(float* out, const float* in, int wrong) {
+  const Row row = *reinterpret_cast<const Row*>(in + 992 + wrong);  // bug: structure
+  out[0] = row.values[31];
+}
+
+__global__ void endless_wait(int* flag, int wrong) {
+  while (wrong && *const_cast<volatile int*>(flag) == 0) continue;  // bug: endless_wait
+}
+
+__global__ void endless_loop(int wrong) {
+  while (wrong) asm volatile("");  // bug: endless_loop
+}
+
+__global__ void endless_barriers(int wrong) {
+  do __syncthreads();  // bug: endless_barriers
+  while (wrong);
+}
+
 __global__ void last_block_sums(const float* in, float* partial, unsigned* counter, float* out,
                                 int wrong) {
   ACCRUE_SHARED(float, row, [64]);
@@ -194,12 +229,19 @@ cudaError_t run_planted(const std::string& name, bool bug, const Buffers& b, cud
     return launch(blocks_share_an_address, 4, 1, 0, s, b.out, w);
   if (name == "histogram") return launch(histogram, 8, 128, 0, s, b.bins, b.values, w);
   if (name == "copy_without_wait") return launch(copy_without_wait, 1, 32, 0, s, b.out, b.in, w);
+  if (name == "long_copy") return launch(long_copy, 1, 1, 0, s, b.out, b.in, 1024, w);
+  if (name == "long_fill") return launch(long_fill, 1, 1, 0, s, b.out, 1024, w);
+  if (name == "long_move") return launch(long_move, 1, 1, 0, s, b.out, 1024, w);
+  if (name == "structure") return launch(structure, 1, 1, 0, s, b.out, b.in, w);
+  if (name == "endless_wait") return launch(endless_wait, 1, 32, 0, s, b.bins, w);
+  if (name == "endless_loop") return launch(endless_loop, 1, 32, 0, s, w);
+  if (name == "endless_barriers") return launch(endless_barriers, 1, 64, 0, s, w);
   if (name == "host_pointer")
     return launch(host_pointer, 1, 32, 0, s, b.out, bug ? b.pageable : b.in);
   if (name == "last_block_sums")
     return launch(last_block_sums, 8, 64, 0, s, b.in, b.out, reinterpret_cast<unsigned*>(b.bins),
                   b.out + 16, w);
-  return cudaErrorInvalidValue;
+  return run_planted_ptx(name, bug, b, s);
 }
 
 cudaError_t run_axpy(float a, const float* x, float* y, int n, cudaStream_t s) {

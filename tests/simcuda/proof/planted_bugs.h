@@ -13,7 +13,8 @@ struct Buffers {
   int* bins;
   const float* pageable;
 };
-/// Runs one kernel of planted_bugs.cu, with its mistake or without.
+/// Runs one kernel of planted_bugs.cu or planted_ptx.cu, with its mistake or without.
 cudaError_t run_planted(const std::string& name, bool bug, const Buffers& buffers, cudaStream_t s);
+cudaError_t run_planted_ptx(const std::string& name, bool bug, const Buffers& b, cudaStream_t s);
 /// y += a x
 cudaError_t run_axpy(float a, const float* x, float* y, int n, cudaStream_t s);

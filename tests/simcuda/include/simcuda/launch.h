@@ -28,13 +28,13 @@ struct Arguments {
   static constexpr std::size_t kBytes = kOffsets[sizeof...(P)];
 
   template <std::size_t... I>
-  static void store(unsigned char* to, std::index_sequence<I...>, const P&... values) {
+  static void store([[maybe_unused]] unsigned char* to, std::index_sequence<I...>,
+                    const P&... values) {
     (__builtin_memcpy(to + kOffsets[I], &values, sizeof(P)), ...);
   }
   template <std::size_t... I>
-  __attribute__((no_sanitize("thread"))) static void call(void (*kernel)(P...),
-                                                          const unsigned char* from,
-                                                          std::index_sequence<I...>) {
+  __attribute__((no_sanitize("thread"))) static void call(
+      void (*kernel)(P...), [[maybe_unused]] const unsigned char* from, std::index_sequence<I...>) {
     kernel(*reinterpret_cast<const P*>(from + kOffsets[I])...);
   }
   __attribute__((no_sanitize("thread"))) static void invoke(const void* function,

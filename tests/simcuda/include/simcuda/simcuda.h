@@ -45,7 +45,8 @@ void set_capacity(int device, std::size_t bytes);
 void set_checking(bool on);
 
 /// How long a wait for work of other host threads lasts before it is called a deadlock, and how
-/// long one kernel may run before it is called endless. Default 2 and 120 seconds.
+/// long one kernel may compute (time of the processor) before it is called endless and is ended.
+/// Default 2 and 120 seconds.
 void set_deadlock_seconds(double seconds);
 void set_watchdog_seconds(double seconds);
 
