@@ -60,25 +60,32 @@ class RowGrid {
   int width_ = 1;
 };
 
-/// A vector of N of which `count` elements exist; by 128-bit accesses where kAligned and all do.
-template <bool kAligned, int N, class T, class C>
+/// How a kernel moves vectors: by 128-bit accesses, or element by element from any address.
+struct Aligned {
+  static constexpr bool kWhole = true;
+};
+struct Ragged {
+  static constexpr bool kWhole = false;
+};
+/// A vector of N of which `count` elements exist; by 128-bit accesses where Aligned and all do.
+template <class Access, int N, class T, class C>
 __device__ __forceinline__ void load_some(const T* p, int count, C (&out)[N]) {
-  if (kAligned && count == N)
+  if (Access::kWhole && count == N)
     accrue::cuda::load<N>(p, out);
   else
     accrue::cuda::load_partial<N>(p, count, out);
 }
-template <bool kAligned, int N, class T, class C>
+template <class Access, int N, class T, class C>
 __device__ __forceinline__ void store_some(T* p, int count, const C (&v)[N]) {
-  if (kAligned && count == N)
+  if (Access::kWhole && count == N)
     accrue::cuda::store<N>(p, v);
   else
     accrue::cuda::store_partial<N>(p, count, v);
 }
-template <bool kAligned, int N, class T, class C>
+template <class Access, int N, class T, class C>
 __device__ __forceinline__ void put_some(const accrue::cuda::DeviceSink<T>& sink, std::int64_t i,
                                          int count, const C (&v)[N]) {
-  if (kAligned && count == N)
+  if (Access::kWhole && count == N)
     sink.template put<N>(i, v);
   else
     sink.template put_partial<N>(i, count, v);

@@ -8,7 +8,7 @@ namespace {
 using accrue::cuda::DeviceSink;
 using accrue::cuda::launch;
 
-template <bool kAligned, class T, class G>
+template <class Access, class T, class G>
 __global__ void __launch_bounds__(RowGrid::kThreads)
     masked_scale(RowGrid grid, DropoutMask mask, accumulate_t<T> factor, const T* dy,
                  DeviceSink<G> dx) {
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(RowGrid::kThreads)
 #pragma unroll
   for (int u = 0; u < RowGrid::kUnroll; ++u) {
     const std::int64_t e = place.element + u * place.stride;
-    load_some<kAligned>(dy + grid.index(place.row, e), grid.count(e), v[u]);
+    load_some<Access>(dy + grid.index(place.row, e), grid.count(e), v[u]);
   }
 #pragma unroll
   for (int u = 0; u < RowGrid::kUnroll; ++u) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(RowGrid::kThreads)
 #pragma unroll
     for (int k = 0; k < RowGrid::kVector; ++k) v[u][k] *= factor;
     mask.apply(row, e, v[u]);
-    put_some<kAligned>(dx, grid.index(place.row, e), grid.count(e), v[u]);
+    put_some<Access>(dx, grid.index(place.row, e), grid.count(e), v[u]);
   }
 }
 }  // namespace
@@ -44,7 +44,7 @@ void dropout_backward(Stream stream, const DropoutBackward& a) {
     accrue::cuda::visit_sink<T>(a.dx, [&]<class G>() {
       const DeviceSink<G> dx(a.dx);
       const bool aligned = grid.aligned(dy, sizeof(T)) && grid.aligned(dx.dst, sizeof(G));
-      launch(aligned ? masked_scale<true, T, G> : masked_scale<false, T, G>, grid.grid(),
+      launch(aligned ? masked_scale<Aligned, T, G> : masked_scale<Ragged, T, G>, grid.grid(),
              grid.block(), 0, stream, grid, mask, factor, dy, dx);
     });
   });

@@ -5,7 +5,7 @@
 
 namespace accrue::kernels::cuda {
 namespace {
-template <bool kAligned, class T>
+template <class Access, class T>
 __global__ void __launch_bounds__(RowGrid::kThreads)
     add_masked(RowGrid grid, DropoutMask mask, accumulate_t<T> factor, const T* x, const T* f,
                T* y) {
@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(RowGrid::kThreads)
 #pragma unroll
   for (int u = 0; u < RowGrid::kUnroll; ++u) {
     const std::int64_t e = place.element + u * place.stride, at = grid.index(place.row, e);
-    load_some<kAligned>(f + at, grid.count(e), branch[u]);
-    load_some<kAligned>(x + at, grid.count(e), trunk[u]);
+    load_some<Access>(f + at, grid.count(e), branch[u]);
+    load_some<Access>(x + at, grid.count(e), trunk[u]);
   }
 #pragma unroll
   for (int u = 0; u < RowGrid::kUnroll; ++u) {
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(RowGrid::kThreads)
     mask.apply(row, e, branch[u]);
 #pragma unroll
     for (int k = 0; k < RowGrid::kVector; ++k) trunk[u][k] += branch[u][k];
-    store_some<kAligned>(y + grid.index(place.row, e), grid.count(e), trunk[u]);
+    store_some<Access>(y + grid.index(place.row, e), grid.count(e), trunk[u]);
   }
 }
 }  // namespace
@@ -44,7 +44,7 @@ void residual_add_forward(Stream stream, const ResidualAddForward& a) {
     const auto factor = static_cast<accumulate_t<T>>(dropout_scale(a.p));
     const bool aligned =
         grid.aligned(x, sizeof(T)) && grid.aligned(f, sizeof(T)) && grid.aligned(y, sizeof(T));
-    accrue::cuda::launch(aligned ? add_masked<true, T> : add_masked<false, T>, grid.grid(),
+    accrue::cuda::launch(aligned ? add_masked<Aligned, T> : add_masked<Ragged, T>, grid.grid(),
                          grid.block(), 0, stream, grid, mask, factor, x, f, y);
   });
 }

@@ -46,6 +46,16 @@ __device__ __forceinline__ void sin_cos(double angle, C& sine, C& cosine) {
   if (quadrant == 1 || quadrant == 2) cosine = -cosine;
 }
 
+// Pairs of a thread: as many as 16 bytes hold, or one, which may lie anywhere.
+struct Aligned {
+  template <class T>
+  static constexpr int kWidth = kPack<T>;
+};
+struct Ragged {
+  template <class T>
+  static constexpr int kWidth = 1;
+};
+
 // kV pairs of neighbours, in one run of 2 kV elements or in two of kV. kV 1 needs no alignment.
 template <int kV, bool kInterleaved, class T, class G>
 __device__ __forceinline__ void rotate_pairs(const T* x, const DeviceSink<G>& out, std::int64_t at,
@@ -68,11 +78,12 @@ __device__ __forceinline__ void rotate_pairs(const T* x, const DeviceSink<G>& ou
   for (int i = 0; i < kRuns; ++i) out.template put<kRun>(at + i * next, y[i]);
 }
 
-template <int kV, bool kInterleaved, class T, class G>
+template <class Access, bool kInterleaved, class T, class G>
 __global__ void __launch_bounds__(kThreads)
     rotate(Frequencies frequencies, Rotation r, accumulate_t<T> sign, const T* x,
            DeviceSink<G> out) {
   using C = accumulate_t<T>;
+  constexpr int kV = Access::template kWidth<T>;
   const int groups = r.pairs / kV, units = groups * r.head_lanes;
   for (int item = static_cast<int>(threadIdx.x); item < r.rows_per_block * units;
        item += kThreads) {
@@ -105,8 +116,8 @@ void run(Stream stream, const T* x, const Shape& shape, const RopeOptions& optio
       half % kPack<T> == 0 && accrue::cuda::is_aligned(x) && accrue::cuda::is_aligned(out.dst);
   const int per_thread = aligned ? kPack<T> : 1;
   const auto kernel = options.interleaved
-                          ? (aligned ? rotate<kPack<T>, true, T, G> : rotate<1, true, T, G>)
-                          : (aligned ? rotate<kPack<T>, false, T, G> : rotate<1, false, T, G>);
+                          ? (aligned ? rotate<Aligned, true, T, G> : rotate<Ragged, true, T, G>)
+                          : (aligned ? rotate<Aligned, false, T, G> : rotate<Ragged, false, T, G>);
   for (std::int64_t first = 0; first < half; first += kPairs) {
     Rotation r{.rows = shape[0] * shape[1],
                .times = shape[1],

@@ -10,7 +10,7 @@ using accrue::cuda::launch;
 
 // Rows of the grid: of the middle when inner is 1 (one number of dy for each), else of dx, along
 // which dy runs.
-template <bool kAligned, bool kOne, class T, class G>
+template <class Access, bool kOne, class T, class G>
 __global__ void __launch_bounds__(RowGrid::kThreads)
     spread(RowGrid grid, std::int64_t n, accumulate_t<T> factor, const T* dy, DeviceSink<G> dx) {
   using Real = typename DeviceSink<G>::Real;
@@ -26,12 +26,12 @@ __global__ void __launch_bounds__(RowGrid::kThreads)
 #pragma unroll
       for (int k = 0; k < RowGrid::kVector; ++k) g[k] = one;
     } else {
-      load_some<kAligned>(dy + grid.index(place.row / n, e), count, g);
+      load_some<Access>(dy + grid.index(place.row / n, e), count, g);
     }
     Real v[RowGrid::kVector];
 #pragma unroll
     for (int k = 0; k < RowGrid::kVector; ++k) v[k] = static_cast<Real>(g[k] * factor);
-    put_some<kAligned>(dx, grid.index(place.row, e), count, v);
+    put_some<Access>(dx, grid.index(place.row, e), count, v);
   }
 }
 }  // namespace
@@ -62,8 +62,9 @@ void sum_backward(Stream stream, const SumBackward& a) {
     visit_float(a.dx.dst.dtype, [&]<class G>() {
       const DeviceSink<G> dx(a.dx);
       const bool aligned = grid.aligned(dx.dst, sizeof(G)) && (one || grid.aligned(dy, sizeof(T)));
-      const auto kernel = one ? (aligned ? spread<true, true, T, G> : spread<false, true, T, G>)
-                              : (aligned ? spread<true, false, T, G> : spread<false, false, T, G>);
+      const auto kernel =
+          one ? (aligned ? spread<Aligned, true, T, G> : spread<Ragged, true, T, G>)
+              : (aligned ? spread<Aligned, false, T, G> : spread<Ragged, false, T, G>);
       launch(kernel, grid.grid(), grid.block(), 0, stream, grid, plan.n,
              static_cast<accumulate_t<T>>(a.factor), dy, dx);
     });
