@@ -23,26 +23,13 @@ std::size_t dynamic_limit(const void* function) {
   return it == dynamic_limits().end() ? kSharedDefault : it->second;
 }
 
-// __launch_bounds__(n) puts 64 + n / 32 instructions of one byte before the kernel (device.h); the
-// 64 tell them from the padding between functions.
-int thread_limit(const void* function) {
-#if defined(__x86_64__)
-  const auto* const code = static_cast<const unsigned char*>(function);
-  int n = 0;
-  while (n < 64 + kMaxThreads / 32 && code[-1 - n] == 0x90) ++n;
-  if (n > 64) return (n - 64) * 32;
-#endif
-  (void)function;
-  return kMaxThreads;
-}
-
-cudaError_t check_shape(const void* function, dim3 g, dim3 b) {
+cudaError_t check_shape(dim3 g, dim3 b) {
   const std::uint64_t n = std::uint64_t{b.x} * b.y * b.z;
   if (n == 0 || n > kMaxThreads || b.z > 64) return cudaErrorInvalidConfiguration;
   if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) {
     return cudaErrorInvalidConfiguration;
   }
-  return n > std::uint64_t(thread_limit(function)) ? cudaErrorInvalidValue : cudaSuccess;
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -57,7 +44,7 @@ cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::s
     report("policy", "kernel launch on a stream of another device");
     return result(cudaErrorInvalidResourceHandle);
   }
-  if (const cudaError_t e = check_shape(function, grid, block_size)) return result(e);
+  if (const cudaError_t e = check_shape(grid, block_size)) return result(e);
   if (shared_bytes > dynamic_limit(function)) return result(cudaErrorInvalidValue);
   ++control().statistics.launches;
   const auto* const first = static_cast<const unsigned char*>(arguments);
@@ -95,7 +82,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   const Lock lock;
   *attributes = {};
-  attributes->maxThreadsPerBlock = thread_limit(function);
+  attributes->maxThreadsPerBlock = kMaxThreads;
   attributes->numRegs = 32;
   attributes->ptxVersion = attributes->binaryVersion = 90;
   attributes->maxDynamicSharedSizeBytes = int(dynamic_limit(function));
@@ -109,7 +96,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks,
   const Lock lock;
   if (threads < 1 || threads > kMaxThreads) return result(cudaErrorInvalidValue);
   *blocks = 0;
-  if (threads > thread_limit(function)) return cudaSuccess;
   if (bytes > dynamic_limit(function)) return cudaSuccess;
   const std::size_t by_threads = 2048 / ((std::size_t(threads) + 31) / 32 * 32);
   const std::size_t by_memory = (std::size_t{228} << 10) / (bytes + 1024);

@@ -86,10 +86,6 @@ TEST_CASE("launches that a device cannot run are refused") {
   CHECK(run_empty(1024, s) == cudaSuccess);
   CHECK(run_empty(1025, s) == cudaErrorInvalidConfiguration);
   CHECK(run_empty(0, s) == cudaErrorInvalidConfiguration);
-  CHECK(bound_of(false) == 1024);
-  CHECK(bound_of(true) == 96);
-  CHECK(run_bounded(96, s) == cudaSuccess);
-  CHECK(run_bounded(97, s) == cudaErrorInvalidValue);
   const DeviceArray<float> x(std::vector<float>(12288, 1.0f)), y(12288), z(20000);
   CHECK(run_cp_async(16, x, y, 12288, s) == cudaSuccess);  // 48 KiB of dynamic shared memory
   CHECK(run_cp_async(16, x, y, 12289, s) == cudaErrorInvalidValue);

@@ -35,8 +35,6 @@ __global__ void sum_all(float* sum, const float* p, int n) {
 }
 
 __global__ void empty() {}
-template <int kThreads>
-__global__ void __launch_bounds__(kThreads, 2) bounded() {}
 
 using Half = std::uint16_t;
 unsigned pair(Half low, Half high) { return unsigned{high} << 16 | low; }
@@ -160,14 +158,6 @@ cudaError_t run_sum(float* sum, const float* p, int n, cudaStream_t s) {
   return launch(sum_all, 1, 256, 0, s, sum, p, n);
 }
 cudaError_t run_empty(unsigned threads, cudaStream_t s) { return launch(empty, 1, threads, 0, s); }
-cudaError_t run_bounded(unsigned threads, cudaStream_t s) {
-  return launch(bounded<96>, 1, threads, 0, s);
-}
-int bound_of(bool b) {
-  cudaFuncAttributes attributes{};
-  (void)cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(b ? bounded<96> : empty));
-  return attributes.maxThreadsPerBlock;
-}
 cudaError_t run_mma_bf16(Loads loads, const Half* a, const Half* b, float* d, cudaStream_t s) {
   return launch(mma_bf16, 1, 32, 0, s, loads, a, b, d);
 }

@@ -12,10 +12,8 @@ cudaError_t run_add(float* out, const float* a, const float* b, int n, cudaStrea
 cudaError_t run_ticket(unsigned* counter, unsigned* slot, cudaStream_t s);
 /// *sum = p[0] + ... + p[n - 1], by one block.
 cudaError_t run_sum(float* sum, const float* p, int n, cudaStream_t s);
-/// One block of threads that do nothing; the other kernel has __launch_bounds__(96).
+/// One block of threads that do nothing.
 cudaError_t run_empty(unsigned threads, cudaStream_t s);
-cudaError_t run_bounded(unsigned threads, cudaStream_t s);
-int bound_of(bool bounded);
 
 /// d (16 x 8) = a b on one warp. a is 16 x 16, b 16 x 8, bfloat16; `loads` says how the fragments
 /// come from shared memory.

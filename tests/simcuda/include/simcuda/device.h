@@ -14,15 +14,8 @@
 // Only the macros below know where a shared array begins and ends.
 #undef __shared__
 #define __shared__ static_assert(false, "use ACCRUE_SHARED or ACCRUE_SHARED_DYNAMIC");
-// The launch reads the bound back from the code before the kernel's first instruction.
 #undef __launch_bounds__
-#if defined(__x86_64__)
-  #define __launch_bounds__(threads, ...) \
-    __attribute__((                       \
-        patchable_function_entry(64 + ((threads) + 31) / 32, 64 + ((threads) + 31) / 32)))
-#else
-  #define __launch_bounds__(...)
-#endif
+#define __launch_bounds__(...)
 
 #define SIMCUDA_INLINE inline __attribute__((always_inline))
 /// Not followed by the checker: for code that stands for hardware.
