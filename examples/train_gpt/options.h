@@ -15,10 +15,10 @@ struct Options {
   accrue::nn::GptConfig model;
   std::string shape = "gpt2";
   // batch and memory
-  std::int64_t batch = 64;  // the logical batch, in sequences
-  std::int64_t micro = 0;   // 0: chosen to fit the budget
-  std::int64_t memory = 0;  // budget in bytes; 0: none
-  int threads = 0;          // 0: one per processor
+  std::int64_t batch = 64;      // the logical batch, in sequences
+  std::int64_t micro = 0;       // 0: chosen to fit the budget
+  std::int64_t memory = 0;      // budget in bytes; 0: none
+  int threads = 0;              // 0: one per processor
   std::string device = "auto";  // a device's own name once it is chosen
   // optimizer
   std::string optimizer = "adamw";

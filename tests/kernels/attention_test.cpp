@@ -62,7 +62,7 @@ TEST_CASE("attention: causal and full, grouped heads, ragged and tiny sizes",
 
 TEST_CASE("attention_qkv: one fused projection, grouped heads", "[kernels][attention]") {
   const Sizes z = GENERATE_COPY(Sizes{1, 1, 1, 1, 1, 1}, Sizes{2, 5, 5, 2, 2, 7},
-                           Sizes{1, 9, 9, 4, 2, 8}, Sizes{2, 0, 0, 2, 1, 4});
+                                Sizes{1, 9, 9, 4, 2, 8}, Sizes{2, 0, 0, 2, 1, 4});
   const bool causal = GENERATE(true, false);
   check_op(
       {.name = "attention_qkv",
@@ -84,7 +84,7 @@ TEST_CASE("attention_qkv: one fused projection, grouped heads", "[kernels][atten
 
 TEST_CASE("attention: several tiles, forward against the definition", "[kernels][attention]") {
   const Sizes z = GENERATE_COPY(Sizes{1, 130, 130, 2, 1, 64}, Sizes{1, 70, 200, 2, 2, 24},
-                           Sizes{1, 200, 70, 1, 1, 33}, Sizes{2, 64, 128, 3, 3, 128});
+                                Sizes{1, 200, 70, 1, 1, 33}, Sizes{2, 64, 128, 3, 3, 128});
   const bool causal = GENERATE(true, false);
   const Tensor q = noise(z.q(), 1, 3), k = noise(z.kv(), 2, 3), v = noise(z.kv(), 3);
   const Values want = plain(z, causal, default_scale(z), values_of(q), values_of(k), values_of(v));
@@ -98,7 +98,7 @@ TEST_CASE("attention: several tiles, forward against the definition", "[kernels]
 TEST_CASE("attention: gradients over several tiles along random directions",
           "[kernels][attention]") {
   const Sizes z = GENERATE_COPY(Sizes{1, 130, 130, 4, 2, 16}, Sizes{1, 70, 150, 1, 1, 20},
-                           Sizes{1, 150, 70, 2, 1, 8});
+                                Sizes{1, 150, 70, 2, 1, 8});
   const bool causal = GENERATE(true, false);
   const Tensor q = noise(z.q(), 1, 2), k = noise(z.kv(), 2, 2), v = noise(z.kv(), 3);
   const Tensor dy = noise(z.q(), 4);
