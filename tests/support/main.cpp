@@ -10,6 +10,7 @@
 #include <accrue/core/allocator.h>
 #include <accrue/core/backend.h>
 #if ACCRUE_CUDA_SIM
+  #include <accrue/kernels/gemm.h>
   #include <simcuda/simcuda.h>
 
 namespace {
@@ -46,6 +47,10 @@ int main(int argc, char** argv) {
   // Fresh memory is NaN in every test: nobody may rely on its content, and beta 0 must not read it.
   accrue::Allocator::of(accrue::Device::cpu()).set_poison(true);
   accrue::Allocator::of(device).set_poison(true);
+#if ACCRUE_CUDA_SIM
+  // Filling the 32 MiB of every product took most of the time.
+  accrue::kernels::set_gemm_workspace_bytes(std::int64_t{1} << 20);
+#endif
   int result = Catch::Session().run(argc, argv);
 #if ACCRUE_CUDA_SIM
   if (result == 0 && Reports::count > 0) result = 1;

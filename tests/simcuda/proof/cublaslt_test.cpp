@@ -5,7 +5,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 #include <simcuda/simcuda.h>
 #include <tests/support/catch.h>
@@ -340,10 +341,10 @@ TEST_CASE("cublaslt: what happens on the device is checked", "[simcuda][cublaslt
     CHECK(kinds().find("out-of-bounds") != std::string::npos);
   }
   SECTION("D is an operand") {
-    std::swap(p.d, p.a);
+    void* const d = std::exchange(p.d, p.a);
     CHECK(p.multiply() == kOk);
     CHECK(kinds().find("library") != std::string::npos);
-    std::swap(p.d, p.a);
+    p.d = d;
   }
   SECTION("two streams, no event") {
     cudaStream_t other = nullptr;
