@@ -7,7 +7,6 @@
 
 #include "block.h"
 #include "report.h"
-#include "watchdog.h"
 
 namespace simcuda {
 namespace {
@@ -23,7 +22,6 @@ __attribute__((cold, noinline)) void misaligned(std::uintptr_t a, std::size_t by
 
 inline void hook(void* p, std::size_t bytes, bool write, bool aligned, const void* pc) {
   if (!in_kernel) return;
-  last_access = pc;
   const auto a = reinterpret_cast<std::uintptr_t>(p);
   if (a - reinterpret_cast<std::uintptr_t>(stacks) < kStacksBytes) return;
   if (aligned && (a & (bytes - 1))) misaligned(a, bytes, write, pc);

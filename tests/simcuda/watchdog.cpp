@@ -43,15 +43,19 @@ bool in_kernel_file(const std::string& name) {
   return name.ends_with(".cu") || name.ends_with(".cuh");
 }
 
-// A kernel's own code holds no lock, so it can be left for good from here. The checker, too, where
-// it does not say otherwise; in other parts of the simulator the signal comes again.
+// A kernel's own code holds no lock, so it can be left for good from here. In the checker or the
+// simulator it cannot; the signal comes again.
 void on_signal(int, siginfo_t*, void* context) {
   if (!running) return;
   watchdog_expired = true;
   if (!in_kernel) return;
   in_kernel = false;
   const void* const pc = program_counter(context);
-  report_at("watchdog", what_is_wrong(), in_kernel_file(place_of(pc).file) ? pc : last_access);
+  if (!in_kernel_file(place_of(pc).file)) {
+    in_kernel = true;
+    return;
+  }
+  report_at("watchdog", what_is_wrong(), pc);
   sigset_t ours;  // this function never returns, which would unblock it
   sigemptyset(&ours);
   sigaddset(&ours, kSignal);
@@ -89,7 +93,6 @@ void start_watching() {
 }  // namespace
 
 std::atomic<bool> watchdog_expired;
-const void* last_access;
 
 Watch::Watch() {
   static const bool started = (start_watching(), true);

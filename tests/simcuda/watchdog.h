@@ -16,8 +16,6 @@ class Watch {
 
 /// The kernel's time is over, but it was not in its own code when that was noticed.
 extern std::atomic<bool> watchdog_expired;
-/// The place of the last checked access of a kernel.
-extern const void* last_access;
 /// Where a signal came, from its ucontext_t: the address behind the instruction; may be nullptr.
 const void* program_counter(void* context);
 [[noreturn]] void end_endless_kernel(const char* file, int line);
