@@ -76,12 +76,9 @@ void delta(Stream stream, const AttentionBackward& a, accumulate_t<T>* out) {
   const unsigned grid = blocks_for(a.q.shape[0] * blocks, 1);
   const T *dy = a.dy.data<T>(), *y = a.y.data<T>();
   const auto size = static_cast<std::int64_t>(sizeof(T));
-  if (rows_aligned(dy, p.dim, size) && rows_aligned(y, p.dim, size))
-    launch(attention_delta<T, kPack<T>>, grid, kDeltaThreads, 0, stream, dy, y, out, blocks,
-           p.queries, p.heads, p.dim);
-  else
-    launch(attention_delta<T, 1>, grid, kDeltaThreads, 0, stream, dy, y, out, blocks, p.queries,
-           p.heads, p.dim);
+  const bool aligned = rows_aligned(dy, p.dim, size) && rows_aligned(y, p.dim, size);
+  launch(aligned ? attention_delta<T> : attention_delta_scalar<T>, grid, kDeltaThreads, 0, stream,
+         dy, y, out, blocks, p.queries, p.heads, p.dim);
 }
 void backward_mma(Stream stream, const AttentionBackward& a, const float* delta) {
   const AttentionProblem<bfloat16> p(a);

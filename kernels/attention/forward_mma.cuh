@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   RowSource<kDim> values(p.v + first_key, p.kv_stride, p.keys);
   const float scale2 = p.scale * static_cast<float>(kLog2E);
 
-  float acc[kFrags][kDim / 8][4], top[kFrags][2], sum[kFrags][2];
+  float acc[kFrags][kDim / 8][4];
+  float top[kFrags][2], sum[kFrags][2];  // the largest score times scale2, and the sum above it
   clear(acc);
 #pragma unroll
   for (int i = 0; i < kFrags; ++i)
@@ -74,12 +75,12 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 #pragma unroll
         for (int j = 0; j < kKeys / 8; ++j)
           largest = fmaxf(largest, fmaxf(s[i][j][half * 2], s[i][j][half * 2 + 1]));
-        largest = fmaxf(top[i][half], largest);
         largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
-        const float base = largest == kNone ? 0.0f : largest * scale2;
-        const float decay = exp2_approx(top[i][half] * scale2 - base);
-        top[i][half] = largest;
+        const float reached = fmaxf(top[i][half], largest * scale2);
+        const float base = reached == kNone ? 0.0f : reached;
+        const float decay = exp2_approx(top[i][half] - base);
+        top[i][half] = reached;
         float total = 0;
 #pragma unroll
         for (int j = 0; j < kKeys / 8; ++j)
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       const int t = t0 + row + 16 * i + 8 * half + lane / 4;
       if (t < p.queries && lane % 4 == 0)
         lse[p.row_at(at.batch, at.head, t)] =
-            total == 0 ? kNone : (top[i][half] * scale2 + log2f(total)) * static_cast<float>(kLn2);
+            total == 0 ? kNone : (top[i][half] + log2f(total)) * static_cast<float>(kLn2);
     }
   for_each_row8(acc, [&](int r, int column, const float(&value)[8]) {
     const int t = t0 + row + r;
