@@ -194,6 +194,10 @@ int run(int argc, char** argv) {
   if (!parsed.run) return parsed.exit_code;
 
   set_num_threads(o.threads);
+  set_log_callback([](LogLevel level, std::string_view text) {
+    if (level >= LogLevel::kWarning)
+      std::fprintf(stderr, "train_gpt: %.*s\n", static_cast<int>(text.size()), text.data());
+  });
   const Device device = Device::parse(o.device);
   (void)backend(device);
   o.device = to_string(device);
