@@ -133,7 +133,7 @@ step_ceilings() {
 
 step_tests() {
   options=(--timeout 60 --parallel "$jobs" --output-on-failure)
-  if [ "$simulated" = 1 ]; then options+=(-R "kernels on cuda: gelu"); else options+=(-R " on cuda: "); fi
+  if [ "$simulated" = 1 ]; then options+=(-R "kernels on cuda:gelu"); else options+=(-R " on cuda:"); fi
   ctest --test-dir "$build" "${options[@]}" --output-junit "$out/tests.xml"
 }
 
