@@ -12,7 +12,7 @@ namespace accrue::cuda {
 /// Logs a warning instead: for destructors and noexcept functions.
 void warn(int code, const char* call, const char* file, int line) noexcept;
 
-/// Makes the device the calling thread's current one. Cheap when it is already.
+/// Makes the device the calling thread's current one.
 void use_device(Device device);
 }  // namespace accrue::cuda
 

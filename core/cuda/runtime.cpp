@@ -42,12 +42,8 @@ void warn(int code, const char* call, const char* file, int line) noexcept {
   } catch (...) {}
 }
 
-void use_device(Device device) {
-  thread_local int current = -1;
-  if (current == device.index) return;
-  ACCRUE_CUDA_CHECK(cudaSetDevice(device.index));
-  current = device.index;
-}
+// Not remembered: the program around us may set the device too.
+void use_device(Device device) { ACCRUE_CUDA_CHECK(cudaSetDevice(device.index)); }
 
 Availability judge(int driver_version, int runtime_version, int count_code, int count) {
   using accrue::detail::concat;

@@ -9,6 +9,7 @@
   #include <accrue/core/cuda/pinned.h>
   #include <accrue/core/log.h>
   #include <accrue/core/tensor.h>
+  #include <accrue/kernels/fill/fill.h>
   #include "tests/support/catch.h"
   #include "tests/support/check_op.h"
   #if ACCRUE_CUDA_SIM
@@ -158,6 +159,19 @@ TEST_CASE("cuda: several devices in one process", "[core][cuda]") {
   const Tensor there = Tensor::empty({1000}, DType::kF32, Device::cuda(1));
   CHECK(Allocator::of(Device::cuda(0)).stats().live == live);
   CHECK(Allocator::of(Device::cuda(1)).stats().live >= 4000);
+}
+
+TEST_CASE("cuda: a program that sets the device itself does not lead ours astray", "[core][cuda]") {
+  if (device_count(DeviceType::kCuda) < 2) return;
+  const Tensor a = Tensor::zeros({100}, DType::kF32, Device::cuda(0));
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  const OwnedStream side(Device::cuda(0));
+  const StreamScope on(side.get());
+  const auto in = numbers(100);
+  const Tensor b = Tensor::from(in, {100}, Device::cuda(0));
+  fill(b, 3);  // a kernel's launch looks at the device
+  CHECK(b.to_vector<float>() == std::vector<float>(100, 3.0f));
+  CHECK(a.to_vector<float>() == std::vector<float>(100, 0.0f));
 }
 
 TEST_CASE("cuda: an event orders two streams", "[core][cuda]") {
