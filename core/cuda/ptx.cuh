@@ -17,8 +17,6 @@ using simcuda::ptx::cp_async16;
 using simcuda::ptx::cp_async16_zfill;
 using simcuda::ptx::cp_async_commit;
 using simcuda::ptx::cp_async_wait;
-using simcuda::ptx::ldmatrix_x2;
-using simcuda::ptx::ldmatrix_x2_trans;
 using simcuda::ptx::ldmatrix_x4;
 using simcuda::ptx::ldmatrix_x4_trans;
 using simcuda::ptx::mma_bf16_16816;
@@ -56,18 +54,12 @@ __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// Four (two) 8 x 8 matrices of 16-bit elements. Lane 8 m + i passes the address of row i of matrix
-/// m, aligned to 16 bytes (x2: lanes 0 to 15). r[m] of lane l gets the elements 2 (l % 4) and + 1
-/// of row l / 4 of matrix m.
+/// Four 8 x 8 matrices of 16-bit elements. Lane 8 m + i passes the address of row i of matrix m,
+/// aligned to 16 bytes. r[m] of lane l gets the elements 2 (l % 4) and + 1 of row l / 4 of matrix
+/// m.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(detail::shared_address(row))
-               : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
                : "r"(detail::shared_address(row))
                : "memory");
 }
@@ -75,12 +67,6 @@ __device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(detail::shared_address(row))
-               : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
                : "r"(detail::shared_address(row))
                : "memory");
 }

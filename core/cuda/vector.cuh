@@ -4,11 +4,6 @@
 
 namespace accrue::cuda {
 
-/// N elements of T that move by accesses of up to 16 bytes.
-template <class T, int N>
-struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
-  T v[N];
-};
 /// Elements of T in one 128-bit access.
 template <class T>
 inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
