@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh Debian 12 to a training run: installs what is missing, builds train_gpt into build/release and
+# From a fresh Debian 12 to a training run: installs what is missing, builds train_gpt into build/quickstart and
 # trains with a logical batch of 64 samples that goes through the machine 8 samples at a time.
 # Arguments are added to the command line of train_gpt (the last one given wins): examples/quickstart.sh --micro 4
 set -euo pipefail
@@ -8,10 +8,17 @@ source cmake/setup.sh
 
 install_packages "${accrue_packages[@]}"
 install_packages gnuplot-nox || echo "quickstart: without gnuplot the run is not plotted" >&2
-run cmake --preset release
-run cmake --build build/release --target train_gpt --parallel "$(build_jobs)"
+# Beside the portable kernels only those of this processor: the others are a third of the build.
+isas=portable
+if grep -qw avx512dq /proc/cpuinfo 2>/dev/null; then
+  isas+=";avx512"
+elif grep -qw avx2 /proc/cpuinfo 2>/dev/null; then
+  isas+=";avx2"
+fi
+run cmake --preset release -B build/quickstart -DACCRUE_CPU_ISAS="$isas" -DACCRUE_TESTS=OFF -DACCRUE_BENCHMARKS=OFF
+run cmake --build build/quickstart --target train_gpt --parallel "$(build_jobs)"
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"  # spinning threads starve whatever else runs here
-run build/release/examples/train_gpt \
+run build/quickstart/examples/train_gpt \
   --data examples/data/king_james.txt \
   --batch 64 --micro 8 --steps 100 --warmup 10 --save-every 50 --eval-every 25 \
   --dtype f32 \
