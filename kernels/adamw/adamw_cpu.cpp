@@ -76,12 +76,7 @@ void update(const Adamw& a) {
 
 void adamw(Stream, const Adamw& a) {
   if (a.state->skip) return;
-  if (a.value.dtype == DType::kBF16)
-    update<float, bfloat16>(a);
-  else if (a.value.dtype == DType::kF64)
-    update<double, double>(a);
-  else
-    update<float, float>(a);
+  visit_float(a.value.dtype, [&]<class T>() { update<accumulate_t<T>, T>(a); });
 }
 }  // namespace accrue::kernels::ACCRUE_ISA_NAME
 #include <accrue/kernels/cpu/simd_end.h>

@@ -115,11 +115,6 @@ void run(Stream stream, const Adamw& a) {
 }  // namespace
 
 void adamw(Stream stream, const Adamw& a) {
-  if (a.value.dtype == DType::kBF16)
-    run<float, bfloat16>(stream, a);
-  else if (a.value.dtype == DType::kF64)
-    run<double, double>(stream, a);
-  else
-    run<float, float>(stream, a);
+  visit_float(a.value.dtype, [&]<class T>() { run<accumulate_t<T>, T>(stream, a); });
 }
 }  // namespace accrue::kernels::cuda
