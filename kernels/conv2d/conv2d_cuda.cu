@@ -251,12 +251,11 @@ template <class T, class G>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const T* dy, DeviceSink<G> dbias, std::int64_t images, int channels,
                 std::int64_t plane) {
-  using C = accumulate_t<T>;
-  ACCRUE_SHARED(C, scratch, [kThreads / kWarp]);
+  ACCRUE_SHARED(double, scratch, [kThreads / kWarp]);
   const std::int64_t k = blockIdx.x, images_per_step = kThreads / plane;
   const std::int64_t pixels_per_step = kThreads % plane;
   std::int64_t i = threadIdx.x / plane, j = threadIdx.x % plane;
-  C sum = 0;
+  double sum = 0;
   while (i < images) {
     sum += to_accumulate(dy[(i * channels + k) * plane + j]);
     i += images_per_step;
@@ -267,7 +266,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   sum = block_sum<kThreads>(sum, scratch);
-  if (threadIdx.x == 0) dbias.put(k, sum);
+  if (threadIdx.x == 0) dbias.put(k, static_cast<typename DeviceSink<G>::Real>(sum));
 }
 __global__ void __launch_bounds__(kThreads)
     round_kernel(const float* sum, DeviceSink<bfloat16> dweight, std::int64_t n) {

@@ -1,9 +1,11 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <accrue/config.h>
+#include <accrue/core/cuda/check.h>
 #include <accrue/kernels/cuda/cudnn_conv.h>
 #include <accrue/kernels/cuda/cudnn_library.h>
 #include <accrue/kernels/gemm.h>
@@ -11,6 +13,7 @@
 namespace accrue::kernels::cuda {
 #if ACCRUE_HAS_CUDNN
 namespace {
+constexpr std::size_t kMostPlans = 1024;
 constexpr std::int64_t kX = 1, kWeight = 2, kY = 3;
 
 CudnnDescriptor operation(const ConvProblem& p) {
@@ -67,10 +70,11 @@ CudnnDescriptor operation(const ConvProblem& p) {
 }
 
 // Plans that were made, also those that there are not: finding one takes milliseconds.
-const CudnnPlan& kept_plan(Device device, const ConvProblem& p, const CudnnDemands& demands) {
+std::shared_ptr<const CudnnPlan> kept_plan(Device device, const ConvProblem& p,
+                                           const CudnnDemands& demands) {
   using Key = std::array<std::int64_t, 25>;
   static auto& mutex = *new std::mutex;
-  static auto& plans = *new std::map<Key, CudnnPlan>;
+  static auto& plans = *new std::map<Key, std::shared_ptr<const CudnnPlan>>;
   Key key{device.index,
           static_cast<std::int64_t>(p.pass),
           static_cast<std::int64_t>(p.dtype),
@@ -92,8 +96,15 @@ const CudnnPlan& kept_plan(Device device, const ConvProblem& p, const CudnnDeman
   key[24] = std::bit_cast<std::int64_t>(p.beta);
   const std::lock_guard lock(mutex);
   if (const auto found = plans.find(key); found != plans.end()) return found->second;
-  return plans.emplace(key, cudnn_plan(operation(p), CudnnTarget::of(device), demands))
-      .first->second;
+  if (plans.size() >= kMostPlans) plans.clear();
+  accrue::cuda::use_device(device);
+  auto plan = std::make_shared<CudnnPlan>();
+  try {
+    *plan = cudnn_plan(operation(p), CudnnTarget::of(device), demands);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kUnsupported) throw;
+  }
+  return plans.emplace(key, std::move(plan)).first->second;
 }
 
 bool wanted() {
@@ -112,13 +123,13 @@ bool run(Stream stream, const ConvProblem& p, const void* x, const void* weight,
   if (!wanted() || p.x.numel() == 0 || p.weight.numel() == 0 || p.y.numel() == 0 ||
       !aligned({x, weight, y}))
     return false;
-  const CudnnPlan& plan = kept_plan(
+  const auto plan = kept_plan(
       stream.device, p,
       {.workspace = workspace ? workspace.bytes() : 0,
        .tensor_cores = p.dtype != DType::kF32 || matmul_precision() != MatmulPrecision::kHighest});
-  if (!plan) return false;
+  if (!*plan) return false;
   before();
-  cudnn_execute(stream, plan, {kX, kWeight, kY},
+  cudnn_execute(stream, *plan, {kX, kWeight, kY},
                 {const_cast<void*>(x), const_cast<void*>(weight), const_cast<void*>(y)},
                 workspace.ptr);
   return true;

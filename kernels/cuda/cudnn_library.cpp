@@ -91,6 +91,11 @@ cudnnHandle_t handle_of(Stream stream) {
       CudnnLibrary::get().set_stream(handle, reinterpret_cast<cudaStream_t>(stream.native)));
   return handle;
 }
+// The library has nothing for this problem. The codes are grouped by thousands.
+bool refuses(cudnnStatus_t status) {
+  const int group = static_cast<int>(status) / 1000;
+  return group == CUDNN_STATUS_BAD_PARAM / 1000 || group == CUDNN_STATUS_NOT_SUPPORTED / 1000;
+}
 }  // namespace
 
 const CudnnLibrary* CudnnLibrary::find() {
@@ -108,8 +113,11 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   const CudnnLibrary& library = CudnnLibrary::get();
   char text[512] = "";
   library.last_error(text, sizeof text);
-  detail::fail(ErrorCode::kCuda,
-               detail::concat("cuDNN: ", library.error_string(status), " in ", call, ": ", text));
+  const std::string what =
+      detail::concat("cuDNN: ", library.error_string(status), " in ", call, ": ", text);
+  if (status == CUDNN_STATUS_ALLOC_FAILED) throw OutOfMemory(what, 0, 0, 0, {});
+  if (refuses(status)) detail::fail(ErrorCode::kUnsupported, what);
+  detail::fail(ErrorCode::kCuda, what);
 }
 
 cudnnDataType_t cudnn_type(DType t) {

@@ -33,7 +33,8 @@ struct CudnnLibrary {
   static const CudnnLibrary& get();
 };
 
-/// Throws Error(kCuda) with the status, the library's explanation and the call.
+/// Throws with the status, the library's explanation and the call: kUnsupported where the library
+/// does not know the problem, OutOfMemory where it got no memory, kCuda else.
 void check_cudnn(cudnnStatus_t status, const char* call);
   #define ACCRUE_CUDNN_CHECK(call) ::accrue::kernels::cuda::check_cudnn((call), #call)
 

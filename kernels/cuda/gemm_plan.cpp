@@ -16,10 +16,10 @@ std::uint32_t alignment_of(const void* p) {
 cudaDataType_t cuda_type(DType t) {
   return t == DType::kF64 ? CUDA_R_64F : t == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
-cublasComputeType_t compute_type(DType t) {
+cublasComputeType_t compute_type(DType t, MatmulPrecision precision) {
   if (t == DType::kF64) return CUBLAS_COMPUTE_64F;
   if (t == DType::kBF16) return CUBLAS_COMPUTE_32F;
-  switch (matmul_precision()) {
+  switch (precision) {
     case MatmulPrecision::kHighest: return CUBLAS_COMPUTE_32F;
     case MatmulPrecision::kHigh: return CUBLAS_COMPUTE_32F_FAST_TF32;
     case MatmulPrecision::kMedium: return CUBLAS_COMPUTE_32F_FAST_16BF;
@@ -95,11 +95,12 @@ GemmLibrary& GemmLibrary::of(Device device) {
   return *library;
 }
 
-GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g) const {
+GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g, const GemmKey& key) const {
   GemmPlan out;
   const bool wide = g.a_type == DType::kF64;
-  ACCRUE_CUBLAS_CHECK(cublasLtMatmulDescCreate(out.product.put(), compute_type(g.a_type),
-                                               wide ? CUDA_R_64F : CUDA_R_32F));
+  ACCRUE_CUBLAS_CHECK(cublasLtMatmulDescCreate(
+      out.product.put(), compute_type(g.a_type, static_cast<MatmulPrecision>(key.flags[1])),
+      wide ? CUDA_R_64F : CUDA_R_32F));
   const cublasLtMatmulDesc_t product = out.product.get();
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -137,7 +138,7 @@ GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g) const {
                                   [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
   count = static_cast<int>(end - found.begin());
   if (count == 0) return out;
-  const int best = gemm_tuning() && count > 1
+  const int best = key.flags[2] && count > 1
                        ? fastest_algorithm(handle_.get(), out, found.data(), count, stream, g)
                        : 0;
   out.algorithm = found[static_cast<std::size_t>(best)].algo;
@@ -152,7 +153,7 @@ const GemmPlan& GemmLibrary::plan(Stream stream, const Gemm& g) {
     return entries_.front().second;
   }
   ++stats_.misses;
-  entries_.emplace_front(key, prepare(stream, g));
+  entries_.emplace_front(key, prepare(stream, g, key));
   by_key_.emplace(key, entries_.begin());
   if (entries_.size() > kGemmCacheEntries) {
     by_key_.erase(entries_.back().first);

@@ -21,7 +21,8 @@ struct GemmKey {
     std::size_t operator()(const GemmKey& k) const { return hash64(&k, sizeof k); }
   };
   // Words only, no padding: the hash reads the bytes.
-  std::array<std::int64_t, 3> flags, sizes, leading, strides, types;
+  std::array<std::int64_t, 3> flags;  // transposes, precision, tuning
+  std::array<std::int64_t, 3> sizes, leading, strides, types;
   std::array<std::int64_t, 4> alignment;
   std::int64_t batch, workspace;
 };
@@ -49,7 +50,7 @@ class GemmLibrary {
   using Entries = std::list<std::pair<GemmKey, GemmPlan>>;
   explicit GemmLibrary(Device device);
   const GemmPlan& plan(Stream stream, const Gemm& g);
-  GemmPlan prepare(Stream stream, const Gemm& g) const;
+  GemmPlan prepare(Stream stream, const Gemm& g, const GemmKey& key) const;
 
   mutable std::mutex mutex_;
   accrue::cuda::Handle<cublasLtHandle_t, cublasLtDestroy> handle_;

@@ -22,6 +22,7 @@ int fastest_algorithm(cublasLtHandle_t handle, const GemmPlan& plan,
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   ACCRUE_CUDA_CHECK(cudaStreamIsCapturing(native, &capture));
   if (capture != cudaStreamCaptureStatusNone) return 0;
+  const StreamScope on(stream);  // whose order the result's memory follows
   Tensor result;
   try {
     result =

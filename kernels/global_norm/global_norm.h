@@ -5,7 +5,7 @@
 
 namespace accrue::kernels {
 
-/// Ends a window in one kernel: norm, clipping, 1/weight, the non-finite check and the learning
+/// Ends a window: norm, clipping, 1/weight, the non-finite check and the learning
 /// rate, all left in *state, which lies on the device: the host reads nothing.
 ///   norm  = sqrt(sum g^2) / weight, over the segments of grads (float32 or float64)
 ///   scale = min(1, max_norm / (norm + 1e-6)) / weight   (torch.nn.utils.clip_grad_norm_; no
