@@ -8,7 +8,7 @@ recipe=(--data "$text" --layers 1 --heads 1 --channels 32 --context 8 --batch 3 
         --sample 4 --eval-samples 2 --eval-every 2 --dropout 0.1 --no-pictures)
 for device in cuda cpu; do
   if ! "$train_gpt" "${recipe[@]}" --device $device --out "$work/$device" >"$work/$device.txt" 2>&1; then
-    grep -E "no NVIDIA driver|no NVIDIA GPU|no CUDA back end" "$work/$device.txt" && exit 77
+    grep -E "no NVIDIA driver|driver is too old|no NVIDIA GPU|no CUDA back end" "$work/$device.txt" && exit 77
     cat "$work/$device.txt"
     exit 1
   fi
