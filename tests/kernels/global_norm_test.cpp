@@ -193,7 +193,7 @@ TEST_CASE("B29: clip once per window, after scaling", "[kernels][global_norm]") 
 }
 
 TEST_CASE("B31: a window that is not finite or has no weight changes nothing but the counter",
-          "[kernels][global_norm][adamw][sgd]") {
+          "[kernels][global_norm][adamw][sgd][cpu]") {
   const float inf = INFINITY;
   const std::int64_t n = 5000;
   const int what = GENERATE(0, 1, 2, 3, 4, 5, 6, 7);
@@ -255,7 +255,7 @@ TEST_CASE("B31: a window that is not finite or has no weight changes nothing but
   CHECK(s.scale == clean.scale);
 }
 
-TEST_CASE("B51: chunks of a segment beyond 2^31 elements", "[kernels][global_norm]") {
+TEST_CASE("B51: chunks of a segment beyond 2^31 elements", "[kernels][global_norm][cpu]") {
   const std::int64_t n = (std::int64_t{1} << 31) + 8, offset = (std::int64_t{1} << 32) + 64;
   const std::vector<Segment> segments{{offset, n, false}, {offset + n + 56, 3, false}};
   CHECK(kernels::segment_chunks(segments, 4096) == 524289 + 1);

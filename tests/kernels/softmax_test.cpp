@@ -65,7 +65,8 @@ TEST_CASE("softmax: the gradient of a masked row is 0", "[kernels][softmax]") {
 }
 
 // 65537 x 32768 passes 2^31 elements: the cut that every op over rows uses, without the memory.
-TEST_CASE("B50: rows beyond 2^31 elements are cut and addressed in 64 bits", "[kernels][softmax]") {
+TEST_CASE("B50: rows beyond 2^31 elements are cut and addressed in 64 bits",
+          "[kernels][softmax][cpu]") {
   using namespace accrue::kernels;
   constexpr std::int64_t rows = 65537, cols = 32768;
   STATIC_REQUIRE(row_offset(rows - 1, cols) == 2147483648);
