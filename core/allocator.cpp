@@ -41,7 +41,7 @@ std::string format_bytes(std::int64_t bytes) {
 struct Allocator::State {
   struct Block {
     std::int64_t bytes;  // counted
-    std::int64_t real;   // taken from the system: >= bytes
+    std::int64_t real;   // taken from the system: >= bytes, or what was asked for (see set_reuse)
     Category category;
     std::string_view path, name;
     std::intptr_t stream;  // whose order its content follows
@@ -61,7 +61,7 @@ struct Allocator::State {
   std::uint64_t releases = 0;
   MemoryStats stats;
   std::int64_t highest = 0;  // `live`, since the process began
-  bool poison = false, recording = false;
+  bool poison = false, recording = false, reusing = true;
   std::vector<MemoryEvent> timeline;
 
   void keep(void* ptr, std::int64_t real, std::intptr_t stream) {
@@ -101,7 +101,7 @@ struct Allocator::State {
 
   // Under a budget only an exact fit is reused: a larger block would use memory that is not
   // counted.
-  std::pair<void*, std::int64_t> take(std::int64_t bytes, Stream stream) {
+  std::pair<void*, std::int64_t> take(std::int64_t request, std::int64_t bytes, Stream stream) {
     const auto at = kept.lower_bound(bytes);
     const std::int64_t slack = stats.budget > 0 ? 0 : bytes / 8;
     if (at != kept.end() && at->first <= bytes + slack) {
@@ -111,16 +111,18 @@ struct Allocator::State {
     // Without a budget kept blocks of sizes that never come again must not pile up: they and the
     // live ones together stay below twice the highest use.
     trim_to((stats.budget > 0 ? stats.budget : 2 * std::max(highest, stats.live + bytes)) - bytes);
-    void* p = backend(device).system_allocate(bytes, stream);
+    const std::int64_t size = reusing ? bytes : std::max<std::int64_t>(request, 1);
+    void* p = backend(device).system_allocate(size, stream);
     if (!p) {
       trim_to(0);
-      p = backend(device).system_allocate(bytes, stream);
+      backend(device).system_reclaim();
+      p = backend(device).system_allocate(size, stream);
     }
     if (p && !device.is_meta()) {
-      stats.reserved += bytes;
+      stats.reserved += size;
       ++stats.system_allocations;
     }
-    return {p, bytes};
+    return {p, size};
   }
 
   void note(const Block& b, std::int64_t signed_bytes) {
@@ -200,14 +202,14 @@ void* Allocator::allocate(std::int64_t request, Tag tag) {
   const std::int64_t bytes = rounded(request);
   if (s.stats.budget > 0 && bytes > s.stats.budget - s.stats.live) s.fail(bytes, tag, false);
   const Stream stream = current_stream(s.device);
-  const auto [ptr, real] = s.take(bytes, stream);
+  const auto [ptr, real] = s.take(request, bytes, stream);
   if (!ptr) s.fail(bytes, tag, true);
   const State::Block block{bytes,    real,         tag.category, NameScope::current(),
                            tag.name, stream.native};
   s.live.emplace(ptr, block);
   ++s.stats.allocations;
   s.note(block, bytes);
-  if (s.poison) backend(s.device).fill_bytes(ptr, 0xFF, bytes, stream);
+  if (s.poison) backend(s.device).fill_bytes(ptr, 0xFF, s.reusing ? bytes : request, stream);
   return ptr;
 }
 
@@ -221,7 +223,12 @@ void Allocator::release(void* ptr) noexcept {
   s.live.erase(at);
   s.note(block, -block.bytes);
   if (s.device.is_meta()) return;
-  s.keep(ptr, block.real, block.stream);
+  if (s.reusing) {
+    s.keep(ptr, block.real, block.stream);
+  } else {
+    backend(s.device).system_release(ptr, block.real, {s.device, block.stream});
+    s.stats.reserved -= block.real;
+  }
 }
 
 void Allocator::set_budget(std::int64_t bytes) {
@@ -232,7 +239,7 @@ void Allocator::set_budget(std::int64_t bytes) {
   if (bytes == 0) return;
   // From here on every byte taken from the system counts, also what a reused block has too much.
   for (auto& [ptr, b] : s.live) {
-    if (b.real == b.bytes) continue;
+    if (b.real <= b.bytes) continue;
     const std::int64_t more = b.real - b.bytes;
     b.bytes = b.real;
     s.note(b, more);
@@ -276,6 +283,15 @@ void Allocator::move_blocks(Stream from, Stream to) {
     if (block.stream == from.native) block.stream = to.native;
   for (auto& [real, block] : state_->kept)
     if (block.stream == from.native) block.stream = to.native;
+}
+void Allocator::set_reuse(bool on) {
+  const std::lock_guard lock(state_->mutex);
+  state_->reusing = on;
+  if (!on) state_->trim_to(0);
+}
+bool Allocator::reuse() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->reusing;
 }
 void Allocator::set_poison(bool on) {
   const std::lock_guard lock(state_->mutex);

@@ -80,8 +80,9 @@ class Allocator {
   void* allocate(std::int64_t bytes, Tag tag);
   void release(void* ptr) noexcept;
 
-  /// Bytes that may be taken from the system by this device; a hard limit. 0 removes it.
-  /// Kept blocks count and are given back when they are in the way. Below `live`: the next
+  /// Bytes that may be taken from the system by this device; a hard limit (on CUDA
+  /// beside the driver's own memory: context, kernels' code, what its pool rounds up). 0 removes
+  /// it. Kept blocks count and are given back when they are in the way. Below `live`: the next
   /// allocation fails.
   void set_budget(std::int64_t bytes);
   MemoryStats stats() const;
@@ -96,6 +97,12 @@ class Allocator {
   /// Fills fresh and reused memory with NaN bit patterns (0xFF), so that nobody can rely on its
   /// content.
   void set_poison(bool on);
+
+  /// Off: a released block goes back to the system at once, and a request takes no more than it
+  /// asks for, so that tools that watch memory (the simulated device, AddressSanitizer,
+  /// compute-sanitizer) see every block as it is. What is counted stays the same.
+  void set_reuse(bool on);
+  bool reuse() const;
 
   /// What a request really takes: multiples of 64 bytes, of 4 KiB from 64 KiB on; at least 64.
   static constexpr std::int64_t rounded(std::int64_t bytes) {

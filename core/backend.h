@@ -15,11 +15,14 @@ class Backend {
   virtual void* system_allocate(std::int64_t bytes, Stream s) = 0;
   /// Gives it back after everything enqueued on s so far.
   virtual void system_release(void* ptr, std::int64_t bytes, Stream s) noexcept = 0;
+  /// Waits until all that was given back can be had again. After a refusal only.
+  virtual void system_reclaim() {}
   /// The stream of whoever asks for none.
   virtual std::intptr_t main_stream() { return 0; }
   virtual std::intptr_t create_stream() { return 0; }
   virtual void destroy_stream(std::intptr_t) noexcept {}
-  /// The host's memory may be reused when these return; only copy_to_host waits for the device.
+  /// The host's memory may be reused when these return. copy_to_host waits for the device;
+  /// copy_from_host only when more than a few MiB are on their way.
   virtual void copy_to_host(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
   virtual void copy_from_host(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
   virtual void copy_within(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;

@@ -40,6 +40,12 @@ class CudaBackend final : public Backend {
   void system_release(void* ptr, std::int64_t, Stream s) noexcept override {
     ACCRUE_CUDA_CHECK_QUIET(cudaFreeAsync(ptr, native(s)));
   }
+  // The pool keeps what is freed until a synchronisation, and the parts that other streams freed.
+  void system_reclaim() override {
+    use_device(device_);
+    ACCRUE_CUDA_CHECK(cudaDeviceSynchronize());
+    ACCRUE_CUDA_CHECK(cudaMemPoolTrimTo(pool_.get(), 0));
+  }
   std::intptr_t main_stream() override { return reinterpret_cast<std::intptr_t>(main_.get()); }
   std::intptr_t create_stream() override {
     use_device(device_);

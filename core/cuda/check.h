@@ -11,6 +11,8 @@ namespace accrue::cuda {
 [[noreturn]] void fail(int code, const char* call, const char* file, int line);
 /// Logs a warning instead: for destructors and noexcept functions.
 void warn(int code, const char* call, const char* file, int line) noexcept;
+/// The same for a code of a library that has codes of its own (cuBLAS).
+void warn_status(int code) noexcept;
 
 /// Makes the device the calling thread's current one.
 void use_device(Device device);

@@ -30,8 +30,9 @@ namespace accrue::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kFullMask = 0xffffffffu;
-/// Dynamic shared memory that every launch may have; more must be asked for (launch() does).
-inline constexpr std::size_t kDefaultSharedBytes = 48 * 1024;
+/// A launch with more dynamic shared memory asks for it. Without asking, a kernel has 48 KiB
+/// together with its static shared memory; this leaves 32 KiB for that.
+inline constexpr std::size_t kDefaultSharedBytes = 16 * 1024;
 
 /// Enqueues one kernel on a stream of its device: the arguments are converted to the kernel's
 /// parameter types. An empty grid launches nothing. Errors of the launch throw Error(kCuda).

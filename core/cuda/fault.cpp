@@ -39,8 +39,14 @@ DeviceFault* fault_of(Device device) {
 void check_fault(Device device) {
   DeviceFault* fault = fault_of(device);
   if (*static_cast<volatile int*>(&fault->kind) == 0) return;
-  const DeviceFault found = *fault;
-  std::memset(fault, 0, sizeof *fault);
+  static std::mutex mutex;
+  DeviceFault found;
+  {
+    const std::lock_guard lock(mutex);
+    if (*static_cast<volatile int*>(&fault->kind) == 0) return;
+    found = *fault;
+    std::memset(fault, 0, sizeof *fault);
+  }
   accrue::detail::fail(ErrorCode::kInvalidArgument,
                        accrue::detail::concat(describe(found), " (found on ", device, ")"));
 }

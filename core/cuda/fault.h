@@ -14,8 +14,8 @@ enum class FaultKind : int {
 
 /// Lies in host memory that the device can write to. The first fault since the last check stays.
 struct DeviceFault {
-  int kind;  // a FaultKind
-  int reserved;
+  int kind;     // a FaultKind
+  int claimed;  // by the thread that writes the record
   long long value, index, limit;
 };
 

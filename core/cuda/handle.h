@@ -1,5 +1,7 @@
 #pragma once
 // One owner for every kind of CUDA handle.
+#include <cuda_runtime_api.h>
+#include <type_traits>
 #include <utility>
 #include <accrue/core/cuda/check.h>
 
@@ -25,7 +27,13 @@ class Handle {
   }
   void reset() noexcept {
     if (value_ == T{}) return;
-    ACCRUE_CUDA_CHECK_QUIET(destroy(std::exchange(value_, T{})));
+    const auto code = destroy(std::exchange(value_, T{}));
+    if (const int number = static_cast<int>(code); number == 0)
+      return;
+    else if constexpr (std::is_same_v<decltype(code), const cudaError_t>)
+      warn(number, "destroying a handle", __FILE__, __LINE__);
+    else
+      warn_status(number);
   }
   explicit operator bool() const noexcept { return value_ != T{}; }
 

@@ -28,7 +28,7 @@ UploadRing::UploadRing(Device device, std::int64_t bytes)
 
 void UploadRing::reclaim(std::int64_t needed) {
   while (!pending_.empty()) {
-    const auto event = reinterpret_cast<cudaEvent_t>(pending_.front().event);
+    const cudaEvent_t event = pending_.front().event.get();
     const cudaError_t done = cudaEventQuery(event);
     if (done == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -39,7 +39,6 @@ void UploadRing::reclaim(std::int64_t needed) {
     }
     tail_ = pending_.front().end;
     pending_.pop_front();
-    ACCRUE_CUDA_CHECK(cudaEventDestroy(event));
   }
 }
 
@@ -51,15 +50,18 @@ void UploadRing::upload(void* dst, const void* src, std::int64_t bytes, Stream s
     const std::int64_t room = ring_.size() - head_ % ring_.size();  // up to the end of the block
     const std::int64_t part = std::min({bytes, most, room});
     reclaim(part);
+    Handle<cudaEvent_t, cudaEventDestroy> event;
+    ACCRUE_CUDA_CHECK(cudaEventCreateWithFlags(event.put(), cudaEventDisableTiming));
     char* staged = static_cast<char*>(ring_.data()) + head_ % ring_.size();
     std::memcpy(staged, src, static_cast<std::size_t>(part));
     ACCRUE_CUDA_CHECK(cudaMemcpyAsync(dst, staged, static_cast<std::size_t>(part),
                                       cudaMemcpyHostToDevice, native));
-    cudaEvent_t event = nullptr;
-    ACCRUE_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    ACCRUE_CUDA_CHECK(cudaEventRecord(event, native));
-    head_ += part;
-    pending_.push_back({head_, reinterpret_cast<std::intptr_t>(event)});
+    head_ += part;  // taken, whatever happens to the event
+    if (const cudaError_t recorded = cudaEventRecord(event.get(), native)) {
+      ACCRUE_CUDA_CHECK_QUIET(cudaStreamSynchronize(native));
+      ACCRUE_CUDA_CHECK(recorded);
+    }
+    pending_.push_back({head_, std::move(event)});
     dst = static_cast<char*>(dst) + part;
     src = static_cast<const char*>(src) + part;
     bytes -= part;

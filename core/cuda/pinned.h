@@ -1,8 +1,10 @@
 #pragma once
 // Host memory that a device reads and writes by itself.
+#include <cuda_runtime_api.h>
 #include <cstdint>
 #include <deque>
 #include <accrue/core/backend.h>
+#include <accrue/core/cuda/handle.h>
 
 namespace accrue::cuda {
 
@@ -33,7 +35,7 @@ class UploadRing {
  private:
   struct Pending {
     std::int64_t end;  // counted from the beginning of time
-    std::intptr_t event;
+    Handle<cudaEvent_t, cudaEventDestroy> event;
   };
   void reclaim(std::int64_t needed);
 

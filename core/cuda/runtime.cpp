@@ -41,6 +41,13 @@ void warn(int code, const char* call, const char* file, int line) noexcept {
     log(LogLevel::kWarning, "CUDA: " + describe(code, call, file, line));
   } catch (...) {}
 }
+void warn_status(int code) noexcept {
+  try {
+    log(LogLevel::kWarning,
+        accrue::detail::concat("CUDA: a library could not destroy a handle (its status ", code,
+                               ")"));
+  } catch (...) {}
+}
 
 // Not remembered: the program around us may set the device too.
 void use_device(Device device) { ACCRUE_CUDA_CHECK(cudaSetDevice(device.index)); }

@@ -16,7 +16,7 @@ struct DeviceSink {
   explicit DeviceSink(const GradSink& sink)
       : dst(sink ? sink.dst.data<T>() : nullptr), alpha(sink.alpha), beta(sink.beta) {}
 
-  /// One element. It is computed as fma(beta, dst, alpha * value).
+  /// One element.
   __device__ __forceinline__ void put(std::int64_t i, Real value) const {
     Real v = alpha * value;
     if (beta != Real(0)) v += beta * static_cast<Real>(to_accumulate(dst[i]));

@@ -6,6 +6,7 @@
 #include <accrue/core/tensor.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
+#include "tests/support/devices.h"
 
 using namespace accrue;
 using accrue::test::error_of;
@@ -15,7 +16,7 @@ constexpr std::int64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
 // Every test gets the allocator empty of kept blocks, without a budget, and leaves it so.
 struct Fresh {
-  explicit Fresh(Device d = Device::cpu()) : a(Allocator::of(d)) { clean(); }
+  explicit Fresh(Device d = Device::cpu()) : reuse(d), a(Allocator::of(d)) { clean(); }
   ~Fresh() { clean(); }
   void clean() {
     a.set_budget(0);
@@ -23,6 +24,7 @@ struct Fresh {
     a.reset_peak();
   }
   std::int64_t live() const { return a.stats().live; }
+  test::ReuseScope reuse;
   Allocator& a;
 };
 std::size_t at(Category c) { return static_cast<std::size_t>(c); }
@@ -307,6 +309,31 @@ TEST_CASE("Allocator: live blocks are grouped by name, largest first", "[core][a
   CHECK(blocks[1].name == "small");
   CHECK(blocks[1].count == 2);
   CHECK(blocks[1].bytes == 2 * 448);
+}
+
+TEST_CASE("Allocator: without reuse a block goes back at once, and is counted as ever",
+          "[core][allocator]") {
+  Fresh f;
+  const test::ReuseScope off(Device::cpu(), false);
+  const MemoryStats before = f.a.stats();
+  for (const std::int64_t bytes : {0, 1, 100, 70000}) {
+    void* p = f.a.allocate(bytes, {"x"});
+    CHECK(f.a.stats().live - before.live == Allocator::rounded(bytes));
+    f.a.release(p);
+    CHECK(f.a.stats().reserved == before.reserved);
+  }
+  CHECK(f.a.stats().system_allocations - before.system_allocations == 4);
+  CHECK(f.a.stats().live == before.live);
+
+  void* small = f.a.allocate(100, {"x"});
+  {
+    const test::ReuseScope on(Device::cpu());
+    f.a.release(small);  // has 100 bytes, not 128
+    void* p = f.a.allocate(128, {"x"});
+    CHECK(f.a.stats().system_allocations - before.system_allocations == 6);
+    f.a.release(p);
+  }
+  CHECK(f.a.stats().reserved == before.reserved);
 }
 
 TEST_CASE("Allocator: fresh and reused memory is poisoned when asked", "[core][allocator]") {

@@ -12,6 +12,7 @@
   #include <accrue/kernels/fill/fill.h>
   #include "tests/support/catch.h"
   #include "tests/support/check_op.h"
+  #include "tests/support/devices.h"
   #if ACCRUE_CUDA_SIM
     #include <simcuda/simcuda.h>
   #endif
@@ -22,10 +23,11 @@ using accrue::test::error_of;
 namespace {
 bool no_device() { return device_count(DeviceType::kCuda) == 0; }
 int destroyed = 0;
-int destroy_number(int handle) {
+cudaError_t destroy_number(int handle) {
   ++destroyed;
-  return handle == 13 ? static_cast<int>(cudaErrorInvalidValue) : 0;
+  return handle == 13 ? cudaErrorInvalidValue : cudaSuccess;
 }
+int destroy_elsewhere(int) { return 3; }  // a status of another library
 std::vector<float> numbers(std::int64_t n) {
   std::vector<float> v(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i % 8191);
@@ -73,8 +75,10 @@ TEST_CASE("cuda: handles are given back once, and failures there are logged", "[
   CHECK(destroyed == 1);
   CHECK(logged.empty());
   { const Owner bad(13); }
-  set_log_callback(before);
   CHECK(logged.find("cudaErrorInvalidValue") != std::string::npos);
+  { const cuda::Handle<int, &destroy_elsewhere> bad(1); }
+  set_log_callback(before);
+  CHECK(logged.find("its status 3") != std::string::npos);
 }
 
 TEST_CASE("cuda: an ordinal beyond the last names how many there are", "[core][cuda]") {
@@ -108,6 +112,7 @@ TEST_CASE("cuda: the source of an upload may be changed at once", "[core][cuda]"
 TEST_CASE("cuda: memory goes from one stream to another in order", "[core][cuda]") {
   if (no_device()) return;
   const Device device = Device::cuda();
+  const test::ReuseScope reuse(device);
   const OwnedStream side(device);
   const auto in = numbers(4096);
   for (int round = 0; round < 20; ++round) {
@@ -126,6 +131,7 @@ TEST_CASE("cuda: memory goes from one stream to another in order", "[core][cuda]
 TEST_CASE("cuda: memory outlives the stream it was allocated on", "[core][cuda]") {
   if (no_device()) return;
   const Device device = Device::cuda();
+  const test::ReuseScope reuse(device);
   const auto in = numbers(5000);
   Tensor kept;
   {
@@ -165,12 +171,14 @@ TEST_CASE("cuda: a program that sets the device itself does not lead ours astray
   if (device_count(DeviceType::kCuda) < 2) return;
   const Tensor a = Tensor::zeros({100}, DType::kF32, Device::cuda(0));
   REQUIRE(cudaSetDevice(1) == cudaSuccess);
-  const OwnedStream side(Device::cuda(0));
-  const StreamScope on(side.get());
-  const auto in = numbers(100);
-  const Tensor b = Tensor::from(in, {100}, Device::cuda(0));
-  fill(b, 3);  // a kernel's launch looks at the device
-  CHECK(b.to_vector<float>() == std::vector<float>(100, 3.0f));
+  {
+    const OwnedStream side(Device::cuda(0));
+    const StreamScope on(side.get());
+    const auto in = numbers(100);
+    const Tensor b = Tensor::from(in, {100}, Device::cuda(0));
+    fill(b, 3);  // a kernel's launch looks at the device
+    CHECK(b.to_vector<float>() == std::vector<float>(100, 3.0f));
+  }
   CHECK(a.to_vector<float>() == std::vector<float>(100, 0.0f));
 }
 
@@ -209,6 +217,7 @@ TEST_CASE("cuda: a fault that a kernel left is thrown once, by the next wait", "
 TEST_CASE("cuda: the system's refusal is our OutOfMemory, and memory comes back", "[core][cuda]") {
   const Device device = Device::cuda();
   Allocator& memory = Allocator::of(device);
+  const test::ReuseScope reuse(device);
   memory.trim();
   simcuda::fail_next(simcuda::Call::kMalloc, 1, cudaErrorMemoryAllocation);
   // Refused once: the kept blocks go, and the second attempt succeeds.

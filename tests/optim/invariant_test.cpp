@@ -7,6 +7,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/optim/optim.h>
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/tiny_gpt.h"
 
 using namespace accrue;
@@ -155,6 +156,7 @@ struct Count final : KernelObserver {
 }  // namespace
 
 TEST_CASE("accumulation allocates nothing more and adds no pass", "[optim][memory]") {
+  const ReuseScope reuse(default_device());
   const RaggedBatch batch(9);
   Model m(nn::GptShape::kGpt2);
   optim::Window window(m.parameters);
