@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <utility>
 #include <accrue/core/name_scope.h>
@@ -13,7 +14,7 @@ std::uint64_t next_id() {
 }
 }  // namespace
 
-Tape::Tape() : id_(next_id()) {}
+Tape::Tape(Mode mode) : id_(next_id()), mode_(mode) {}
 Tape::~Tape() = default;
 Tape::Scope::Scope(Tape& tape) : previous_(std::exchange(current_tape, &tape)) {}
 Tape::Scope::~Scope() { current_tape = previous_; }
@@ -31,6 +32,12 @@ const Tape::Input& Tape::input(std::size_t entry, int i) const {
 
 void Tape::own(Result& r) {
   if (r.grad.use_count() > 1) r.grad = r.grad.clone({"gradient"});
+}
+
+Tensor BackwardContext::take_grad() {
+  const Tape::Entry& e = tape_.entries_[entry_];
+  tape_.results_[static_cast<std::size_t>(e.output)].grad = Tensor{};
+  return std::move(grad_);
 }
 
 bool BackwardContext::wants(int i) const {
@@ -89,10 +96,22 @@ int Tape::new_result(const Tensor& t) {
   return static_cast<int>(results_.size()) - 1;
 }
 
-void Tape::add(std::unique_ptr<HolderBase> node, std::initializer_list<const Tensor*> inputs,
-               Tensor& output) {
+void Tape::add(std::unique_ptr<HolderBase> node, std::span<const Tensor* const> inputs,
+               std::span<GradSlot* const> uses, Tensor& output) {
+  if (mode_ == Mode::kObserve) {
+    const auto use = [&](GradSlot* slot) {
+      if (std::find(observed_.begin(), observed_.end(), slot) == observed_.end())
+        observed_.push_back(slot);
+    };
+    for (const Tensor* t : inputs)
+      if (t && t->grad_slot()) use(t->grad_slot());
+    for (GradSlot* slot : uses) use(slot);
+    output.bind_grad(nullptr);
+    output.set_slot({id_, 0});
+    return;
+  }
   Entry e{std::move(node), NameScope::current(), static_cast<int>(inputs_.size()),
-          static_cast<int>(inputs.size()), -1};
+          static_cast<int>(inputs.size() + uses.size()), -1};
   for (const Tensor* t : inputs) {
     Input in;
     if (t && t->grad_slot()) {
@@ -103,10 +122,23 @@ void Tape::add(std::unique_ptr<HolderBase> node, std::initializer_list<const Ten
     }
     inputs_.push_back(in);
   }
+  for (GradSlot* slot : uses) {
+    ++pending_[slot];
+    inputs_.push_back({-1, slot});
+  }
   e.output = new_result(output);
   output.bind_grad(nullptr);
   output.set_slot({id_, e.output});
   entries_.push_back(std::move(e));
+}
+
+std::vector<GradSlot*> Tape::parameters() const {
+  if (mode_ == Mode::kObserve) return observed_;
+  std::vector<GradSlot*> out;
+  for (const Input& in : inputs_)
+    if (in.parameter && std::find(out.begin(), out.end(), in.parameter) == out.end())
+      out.push_back(in.parameter);
+  return out;
 }
 
 void Tape::watch(Tensor& leaf) {
@@ -115,7 +147,7 @@ void Tape::watch(Tensor& leaf) {
   ACCRUE_CHECK(slot_of(leaf) < 0, "Tape::watch: the tensor is already on this tape");
   leaf.bind_grad(nullptr);
   leaf.set_slot({id_, new_result(leaf)});
-  results_.back().watched = true;
+  results_.back().watched = mode_ == Mode::kRecord;
 }
 
 Tensor Tape::gradient(const Tensor& leaf) const {
@@ -131,6 +163,12 @@ void Tape::backward(const Tensor& loss, double seed) {
 }
 
 void Tape::backward_from(const Tensor& output, const Tensor& seed) {
+  backward_from(Tensor(output), Tensor(seed));
+}
+
+void Tape::backward_from(Tensor&& given, Tensor&& given_seed) {
+  Tensor output = std::move(given), seed = std::move(given_seed);
+  ACCRUE_CHECK(mode_ == Mode::kRecord, "backward: this tape only observes, it recorded nothing");
   const int slot = slot_of(output);
   ACCRUE_CHECK(slot >= 0,
                "backward: the result was not recorded on this tape (no parameter or watched tensor "
@@ -150,6 +188,7 @@ void Tape::backward_from(const Tensor& output, const Tensor& seed) {
   Result& last = results_[static_cast<std::size_t>(slot)];
   last.grad = seed.detach();
   last.written = true;
+  output = seed = Tensor{};
   Pause pause;
   run();
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -19,6 +20,9 @@ class BackwardContext {
  public:
   /// d(loss)/d(output), in the output's dtype and shape.
   const Tensor& grad() const { return grad_; }
+  /// The same, given away: nobody holds it any longer but the caller, unless another result shares
+  /// its memory. grad() is undefined afterwards.
+  Tensor take_grad();
   /// Where the gradient of input i goes; empty when nobody wants it.
   GradSink sink(int i);
   /// The same, but the memory may be that of grad() itself, when nobody else needs it: for kernels
@@ -31,14 +35,15 @@ class BackwardContext {
   /// sink(i) yourself.
   bool hand_over(int i, const Tensor& gradient);
   bool wants(int i) const;
-  Stream stream() const { return grad_.stream(); }
+  Stream stream() const { return stream_; }
 
  private:
   friend class Tape;
   BackwardContext(Tape& tape, std::size_t entry, Tensor grad)
-      : tape_(tape), entry_(entry), grad_(std::move(grad)) {}
+      : tape_(tape), entry_(entry), stream_(grad.stream()), grad_(std::move(grad)) {}
   Tape& tape_;
   std::size_t entry_;
+  Stream stream_;
   Tensor grad_;
 };
 
@@ -51,7 +56,10 @@ concept BackwardNode = requires(const N node, BackwardContext& context) {
 
 class Tape {
  public:
-  Tape();
+  /// kObserve: ops run as if recorded, but nothing is kept for a backward; the tape only learns
+  /// which parameters they use. For the first pass over what will be recomputed.
+  enum class Mode { kRecord, kObserve };
+  explicit Tape(Mode mode = Mode::kRecord);
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -85,8 +93,20 @@ class Tape {
   template <BackwardNode N>
   void record(N node, std::initializer_list<const Tensor*> inputs, Tensor& output) {
     if (!wants(inputs)) return;
-    add(std::make_unique<Holder<N>>(std::move(node)), inputs, output);
+    record(std::move(node), std::span(inputs.begin(), inputs.size()), {}, output);
   }
+  /// The same for any number of inputs, and for a node whose backward also writes to the gradients
+  /// of `uses` by itself. Recorded whatever the inputs are.
+  template <BackwardNode N>
+  void record(N node, std::span<const Tensor* const> inputs, std::span<GradSlot* const> uses,
+              Tensor& output) {
+    std::unique_ptr<HolderBase> holder;
+    if (mode_ == Mode::kRecord) holder = std::make_unique<Holder<N>>(std::move(node));
+    add(std::move(holder), inputs, uses, output);
+  }
+  Mode mode() const { return mode_; }
+  /// The parameters that were used so far, each once, in the order of their first use.
+  std::vector<GradSlot*> parameters() const;
 
   /// Makes a tensor that is no parameter a leaf whose gradient is kept: see gradient(). Call before
   /// using it.
@@ -100,6 +120,8 @@ class Tape {
   void backward(const Tensor& loss, double seed = 1.0);
   /// The same from a result of any shape: `seed` is d(objective)/d(output).
   void backward_from(const Tensor& output, const Tensor& seed);
+  /// The same; lets go of both as early as possible, for their memory's sake.
+  void backward_from(Tensor&& output, Tensor&& seed);
   /// Drops everything recorded (an exception in backward does so too).
   void clear() noexcept;
 
@@ -142,13 +164,15 @@ class Tape {
 
   int slot_of(const Tensor& t) const { return t.slot().tape == id_ ? t.slot().index : -1; }
   int new_result(const Tensor& t);
-  void add(std::unique_ptr<HolderBase> node, std::initializer_list<const Tensor*> inputs,
-           Tensor& output);
+  void add(std::unique_ptr<HolderBase> node, std::span<const Tensor* const> inputs,
+           std::span<GradSlot* const> uses, Tensor& output);
   void run();
   const Input& input(std::size_t entry, int i) const;
   void own(Result& r);  // makes the gradient safe to write to: nobody else shares its block
 
   std::uint64_t id_;
+  Mode mode_;
+  std::vector<GradSlot*> observed_;  // of kObserve
   std::vector<Entry> entries_;
   std::vector<Input> inputs_;
   std::vector<Result> results_;

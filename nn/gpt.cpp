@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <numeric>
 #include <accrue/core/name_scope.h>
+#include <accrue/core/tape.h>
 #include <accrue/kernels/add/add.h>
 #include <accrue/kernels/attention/attention.h>
 #include <accrue/kernels/dropout/dropout.h>
@@ -10,6 +11,7 @@
 #include <accrue/kernels/rope/rope.h>
 #include <accrue/kernels/swiglu/swiglu.h>
 #include <accrue/nn/gpt.h>
+#include <accrue/nn/recompute.h>
 
 namespace accrue::nn {
 namespace {
@@ -122,7 +124,14 @@ Block::Block(ParameterSet& set, const std::string& name, const GptConfig& c, int
       site(static_cast<std::uint32_t>(2 * index + 1)),
       path(intern(name)) {}
 
-Tensor Block::operator()(const Tensor& x, const RandomState& random) const {
+Tensor Block::operator()(const Tensor& x, const RandomState& random, Recompute what,
+                         std::int64_t mlp_rows) const {
+  if (what == Recompute::kBlock)
+    return recompute(
+        [this, random, mlp_rows](const Tensor& in) {
+          return (*this)(in, random, mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone, mlp_rows);
+        },
+        x);
   const double p = random.defined() ? dropout : 0.0;
   const Tensor a = attention(normalized(norm_1, x));
   Tensor h;
@@ -130,7 +139,12 @@ Tensor Block::operator()(const Tensor& x, const RandomState& random) const {
     const NameScope scope(path);
     h = residual_add(x, a, p, random, site);
   }
-  const Tensor m = mlp(normalized(norm_2, h));
+  const auto second = [this](const Tensor& in) { return mlp(normalized(norm_2, in)); };
+  Tensor m;
+  if (what == Recompute::kNone)
+    m = second(h);
+  else
+    m = mlp_rows > 0 ? tiled(second, h, mlp_rows) : recompute(second, h);
   const NameScope scope(path);
   return residual_add(h, m, p, random, site + 1);
 }
@@ -175,7 +189,10 @@ Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& random) const {
     x = add(x, p);
   }
   x = Dropout{config.dropout, 0}(x, random);
-  for (const Block& block : blocks) x = block(x, random);
+  const bool training = Tape::current() != nullptr;
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    x = training ? blocks[i](x, random, activations.of(i), activations.mlp_rows)
+                 : blocks[i](x, random);
   return normalized(norm, x);
 }
 
@@ -186,9 +203,15 @@ Tensor Gpt::operator()(const Tensor& token_ids, const RandomState& random) const
 Loss Gpt::loss(const Tensor& token_ids, const Tensor& targets, const RandomState& random,
                CrossEntropyOptions options) const {
   options.in_place = true;
-  const Tensor logits = (*this)(token_ids, random);
-  const NameScope scope(head.path);
-  return cross_entropy(logits, targets, options);
+  const auto of_rows = [this, options](const Tensor& rows, const Tensor& labels) {
+    const Tensor logits = head(rows);
+    const NameScope scope(head.path);
+    return cross_entropy(logits, labels, options);
+  };
+  const Tensor x = hidden(token_ids, random);
+  return activations.loss_rows > 0 && Tape::current()
+             ? tiled_loss(of_rows, x, targets, activations.loss_rows)
+             : of_rows(x, targets);
 }
 
 std::string short_count(std::int64_t n) {

@@ -6,6 +6,7 @@
 #include <vector>
 #include <accrue/core/loss.h>
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
+#include <accrue/nn/activations.h>
 #include <accrue/nn/layers.h>
 
 namespace accrue::nn {
@@ -68,7 +69,8 @@ struct Block {
   std::uint32_t site;
   std::string_view path;
   Block(ParameterSet& set, const std::string& name, const GptConfig& config, int index);
-  Tensor operator()(const Tensor& x, const RandomState& random = {}) const;
+  Tensor operator()(const Tensor& x, const RandomState& random = {},
+                    Recompute what = Recompute::kNone, std::int64_t mlp_rows = 0) const;
 };
 
 /// The whole model. tokens: int32 or int64 (batch, time), time <= context.
@@ -82,6 +84,7 @@ struct Gpt {
   std::vector<Block> blocks;
   Norm norm;
   Linear head;
+  ActivationPolicy activations;  // may change between steps: it changes no result
 
   Gpt(ParameterSet& set, const GptConfig& config);
 

@@ -1,0 +1,23 @@
+#pragma once
+// What a transformer keeps between forward and backward, and what it computes again.
+#include <cstdint>
+#include <vector>
+
+namespace accrue::nn {
+
+/// How much of one block backward computes again instead of finding it: nothing; the second norm
+/// and the MLP, which hold about two thirds of its activations; everything but the block's input.
+enum class Recompute : std::uint8_t { kNone, kMlp, kBlock };
+
+/// Memory against time. No setting changes a result.
+struct ActivationPolicy {
+  std::vector<Recompute> blocks{};  // by block; those beyond the end: kNone
+  std::int64_t loss_rows = 0;       // tokens whose logits exist at a time; 0: all
+  std::int64_t mlp_rows = 0;        // tokens per tile of the MLPs that are recomputed; 0: all
+
+  Recompute of(std::size_t block) const {
+    return block < blocks.size() ? blocks[block] : Recompute::kNone;
+  }
+  bool operator==(const ActivationPolicy&) const = default;
+};
+}  // namespace accrue::nn
