@@ -1,5 +1,6 @@
 #pragma once
 // Everything of core/.
+#include <accrue/core/activation_policy.h>
 #include <accrue/core/allocator.h>
 #include <accrue/core/backend.h>
 #include <accrue/core/dispatch.h>

@@ -4,9 +4,9 @@
 #include <string>
 #include <variant>
 #include <vector>
+#include <accrue/core/activation_policy.h>
 #include <accrue/core/loss.h>
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
-#include <accrue/nn/activations.h>
 #include <accrue/nn/layers.h>
 
 namespace accrue::nn {

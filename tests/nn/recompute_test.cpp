@@ -11,7 +11,6 @@
 
 using namespace accrue;
 using namespace accrue::test;
-using nn::Recompute;
 
 namespace {
 struct Outcome {
@@ -21,7 +20,7 @@ struct Outcome {
   std::vector<int> ready;        // parameters, in the order they became ready
 };
 
-Outcome run(nn::GptShape shape, const nn::ActivationPolicy& policy, DType dtype = DType::kF32,
+Outcome run(nn::GptShape shape, const ActivationPolicy& policy, DType dtype = DType::kF32,
             double dropout = 0.3) {
   ParameterSet set;
   nn::GptConfig config = tiny_config(shape, dropout);
@@ -102,9 +101,8 @@ TEST_CASE("recompute: tiles change the last bits at most", "[nn][recompute]") {
 
 // B22: not once per use, but once per backward.
 TEST_CASE("recompute: every parameter is ready once", "[nn][recompute]") {
-  const auto policy =
-      GENERATE(nn::ActivationPolicy{}, nn::ActivationPolicy{.blocks = kAllBlocks},
-               nn::ActivationPolicy{.blocks = kAllMlps, .loss_rows = 4, .mlp_rows = 3});
+  const auto policy = GENERATE(ActivationPolicy{}, ActivationPolicy{.blocks = kAllBlocks},
+                               ActivationPolicy{.blocks = kAllMlps, .loss_rows = 4, .mlp_rows = 3});
   Outcome o = run(nn::GptShape::kGpt2, policy);
   ParameterSet set;
   nn::GptConfig config = tiny_config();

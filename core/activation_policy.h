@@ -1,9 +1,10 @@
 #pragma once
-// What a transformer keeps between forward and backward, and what it computes again.
+// What a chain of blocks keeps between forward and backward, and what it computes again. nn obeys
+// it, optim chooses it.
 #include <cstdint>
 #include <vector>
 
-namespace accrue::nn {
+namespace accrue {
 
 /// How much of one block backward computes again instead of finding it: nothing; the second norm
 /// and the MLP, which hold about two thirds of its activations; everything but the block's input.
@@ -20,4 +21,4 @@ struct ActivationPolicy {
   }
   bool operator==(const ActivationPolicy&) const = default;
 };
-}  // namespace accrue::nn
+}  // namespace accrue
