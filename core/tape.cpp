@@ -74,6 +74,13 @@ GradSink BackwardContext::sink_in_place(int i) {
   return {tape_.results_[static_cast<std::size_t>(in.slot)].grad.view(), 1.0f, 0.0f};
 }
 
+Tensor BackwardContext::take_partial(int i) {
+  const Tape::Input& in = tape_.input(entry_, i);
+  if (in.parameter || in.slot < 0) return {};
+  Tape::Result& r = tape_.results_[static_cast<std::size_t>(in.slot)];
+  return std::exchange(r.written, false) ? std::exchange(r.grad, Tensor{}) : Tensor{};
+}
+
 bool BackwardContext::hand_over(int i, const Tensor& gradient) {
   const Tape::Input& in = tape_.input(entry_, i);
   if (in.parameter) return false;
@@ -148,6 +155,13 @@ void Tape::watch(Tensor& leaf) {
   leaf.bind_grad(nullptr);
   leaf.set_slot({id_, new_result(leaf)});
   results_.back().watched = mode_ == Mode::kRecord;
+}
+
+void Tape::watch(Tensor& leaf, Tensor partial) {
+  watch(leaf);
+  Result& r = results_.back();
+  r.written = partial.defined() && r.watched;
+  r.grad = std::move(partial);
 }
 
 Tensor Tape::gradient(const Tensor& leaf) const {

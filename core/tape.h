@@ -35,6 +35,10 @@ class BackwardContext {
   /// sink(i) yourself.
   bool hand_over(int i, const Tensor& gradient);
   bool wants(int i) const;
+  /// What the gradient of input i has added up to so far, for a node that goes on adding to it and
+  /// then hands it over; undefined if nothing yet, or for a parameter. The input counts as
+  /// unwritten until then.
+  Tensor take_partial(int i);
   Stream stream() const { return stream_; }
 
  private:
@@ -111,6 +115,9 @@ class Tape {
   /// Makes a tensor that is no parameter a leaf whose gradient is kept: see gradient(). Call before
   /// using it.
   void watch(Tensor& leaf);
+  /// The same, for a leaf whose gradient has begun elsewhere: what comes adds to `partial` (if it
+  /// is defined), in its memory where nobody shares it.
+  void watch(Tensor& leaf, Tensor partial);
   /// After backward(): d(loss)/d(leaf) of a watched tensor; undefined if the loss does not depend
   /// on it.
   Tensor gradient(const Tensor& leaf) const;

@@ -48,7 +48,7 @@ struct RecomputeNode {
       Tensor& t = again[static_cast<std::size_t>(i)];
       if (!t.defined() || t.grad_slot() || !c.wants(i)) continue;
       t = t.detach();
-      tape.watch(t);
+      tape.watch(t, c.take_partial(i));
       watched.push_back(i);
     }
     {

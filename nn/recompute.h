@@ -11,9 +11,10 @@
 namespace accrue::nn {
 
 /// f(inputs), keeping only the inputs; backward calls f again. The result and all gradients have
-/// the bits they have without it. f must be a pure function of its inputs, of parameters and of
-/// RandomStates: dropout's masks are then the same again. What f captures must live until backward.
-/// f may itself call recompute() or tiled(). Without a tape it is f(inputs).
+/// the bits they have without it (where no tensor is given twice). f must be a pure function of its
+/// inputs, of parameters and of RandomStates: dropout's masks are then the same again. What f
+/// captures must live until backward. f may itself call recompute() or tiled(). Without a tape it
+/// is f(inputs).
 Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<Tensor> inputs);
 Tensor recompute(std::function<Tensor(const Tensor&)> f, const Tensor& x);
 
