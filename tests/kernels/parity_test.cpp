@@ -15,8 +15,9 @@ double tolerance(DType dtype) { return dtype == DType::kF64 ? 1e-11 : 1e-5; }
 /// Runs an op on the fixture's inputs <op>.<input>: compares its result with <op>.y, and the
 /// gradients for the output gradient <op>.dy with <op>.d<input>.
 void check_parity(const std::string& op, const std::vector<std::string>& inputs,
-                  const std::function<Tensor(const Inputs&)>& run) {
-  static const Fixture fixture("torch_ops");
+                  const std::function<Tensor(const Inputs&)>& run,
+                  const std::string& file = "torch_ops") {
+  const Fixture fixture(file);
   for (const DType dtype : {DType::kF64, DType::kF32}) {
     INFO(op << ", " << dtype);
     Tape tape;
@@ -83,6 +84,32 @@ TEST_CASE("parity with PyTorch: rope as Hugging Face's Llama and GPT-J write it"
                [](const Inputs& in) { return rope(in[0], {.base = 500000, .first_position = 5}); });
   check_parity("rope_pairs", {"x"},
                [](const Inputs& in) { return rope(in[0], {.interleaved = true}); });
+}
+
+TEST_CASE("parity with PyTorch: convolutions", "[kernels][parity]") {
+  const auto check = [](const std::string& name, const Conv2dOptions& options) {
+    check_parity(
+        "conv2d_" + name, {"x", "weight", "bias"},
+        [&](const Inputs& in) { return conv2d(in[0], in[1], in[2], options); }, "torch_images");
+  };
+  check("plain", {});
+  check("padded", {.padding = 1});
+  check("strided", {.stride = {2, 3}, .padding = {0, 2}});
+  check("dilated", {.padding = 2, .dilation = {2, 1}});
+  check("grouped", {.stride = 2, .padding = 1, .groups = 2});
+  check("depthwise", {.padding = {1, 0}, .groups = 4});
+}
+
+TEST_CASE("parity with PyTorch: max_pool2d", "[kernels][parity]") {
+  const auto check = [](const std::string& name, Axes2d kernel, const MaxPool2dOptions& options) {
+    check_parity(
+        "max_pool2d_" + name, {"x"},
+        [&](const Inputs& in) { return max_pool2d(in[0], kernel, options); }, "torch_images");
+  };
+  check("plain", 2, {});
+  check("overlapping", 3, {.stride = 2, .padding = 1});
+  check("wide", {2, 3}, {.stride = {1, 2}, .dilation = {2, 1}});
+  check("ceil", 3, {.stride = 2, .padding = {1, 0}, .ceil_mode = true});
 }
 
 TEST_CASE("B08: cross_entropy equals PyTorch's for every mix of options", "[kernels][parity]") {
