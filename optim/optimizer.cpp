@@ -38,6 +38,9 @@ void Optimizer::step(Window& window) {
                "optimizer: the window belongs to another parameter set");
   ACCRUE_CHECK(!window.empty(),
                "optimizer: the window is empty; add at least one micro-batch before step()");
+  ACCRUE_CHECK(window.settle(),
+               "optimizer: a gradient did not fit the exponents of exact mode, which have been "
+               "adapted; add the window's grains again");
   segments_.clear();
   for (const Parameter& p : parameters_.all())
     if (p.slot.touched) segments_.push_back({p.offset, p.size, p.decay});

@@ -42,7 +42,8 @@ class Optimizer {
 
   /// Divides the summed gradients by the summed weight, clips, updates, and resets the window.
   /// Gradients, loss or weight not finite, or weight 0: nothing changes but the count of skipped
-  /// windows. An empty window is an error.
+  /// windows. An empty window is an error. Settles the window if that has not been done; when
+  /// settle() returns false that is an error, after which the same grains can be added again.
   void step(Window& window);
   StepReport report() const;
 

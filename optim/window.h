@@ -1,10 +1,18 @@
 #pragma once
 // The accumulation window: the run of micro-batches between two optimizer steps.
+#include <memory>
 #include <accrue/core/loss.h>
 #include <accrue/core/parameter.h>
 #include <accrue/core/tape.h>
 
 namespace accrue::optim {
+class ExactSums;
+
+/// How a window sums.
+enum class Numerics {
+  kDefault,  // in place, in float32: two splits of a batch agree to the last few bits
+  kExact,    // in integers: the bits of a step depend on the logical batch alone
+};
 
 /// Sums gradients, losses and weights of any number of micro-batches, of any sizes. Nothing is
 /// divided before the optimizer step, so the step depends on the samples only and not on how they
@@ -20,16 +28,36 @@ namespace accrue::optim {
 ///
 /// Adding costs no memory and no pass beyond the backward itself: gradients accumulate in place, in
 /// float32, the first touch overwriting what the last window left.
+///
+/// Exact mode (docs/numerics.md): every add() is one GRAIN, a number of samples that is part of the
+/// recipe (1, usually), in its own width, with its own tape. Kernels then see shapes that do not
+/// depend on the micro-batch, and the grains' gradients are added as integers, so that the order
+/// of the grains, their micro-batches, threads, recomputed blocks and retries leave no trace in
+/// the bits. Tiles (ActivationPolicy::loss_rows, mlp_rows) cut sums inside a grain: they are part
+/// of the recipe too. Costs 8 bytes per parameter, one pass over the gradients per grain, and one
+/// wait for the device per step. Keep the window for the whole run: it learns the exponents.
 class Window {
  public:
   /// One window at a time per set: beginning one drops what an unfinished one had accumulated.
-  explicit Window(ParameterSet& parameters);
+  /// kExact refuses float64 parameters.
+  explicit Window(ParameterSet& parameters, Numerics numerics = Numerics::kDefault);
+  ~Window();
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+  Numerics numerics() const { return exact_ ? Numerics::kExact : Numerics::kDefault; }
 
   /// Runs backward from the loss sum and adds its sum and weight. Throws before anything is changed
   /// when the loss is not on the tape, not of floating dtype or on another device. When backward
   /// itself throws (out of memory), the window holds part of the micro-batch's gradient: reset() it
-  /// and begin again.
+  /// and begin again. In exact mode it holds nothing of it: add the grain again.
   void add(Tape& tape, const Loss& loss);
+
+  /// Ends the sums. kDefault: true, and nothing to do. kExact: waits for the device. False: some
+  /// gradient did not fit the exponents (ExactSums says when). They have been adapted and the
+  /// window is reset: add the same grains again. True: the gradient block, the touched flags and
+  /// totals() hold the sums, as in default mode. A gradient that is not finite becomes NaN there,
+  /// so that the step is skipped. Settled already, or nothing added: true.
+  bool settle();
 
   /// Forgets everything accumulated. optimizer.step() does so at its end, also when it skips the
   /// update.
@@ -39,15 +67,25 @@ class Window {
   bool empty() const { return micro_batches_ == 0; }
   ParameterSet& parameters() const { return parameters_; }
   /// Sum of the losses, and of the weights: float64 (2), on the device. Undefined content while
-  /// empty().
+  /// empty(), in exact mode until settle().
   const Tensor& totals() const { return totals_; }
   /// The mean loss of what was added so far. Waits for the device.
   double loss() const;
   double weight() const;
 
+  /// The state of exact mode, for checkpoints and hashes: int64, an exponent per parameter, those
+  /// of loss and weight, and the bits that count grains. A run that goes on with the bits of an
+  /// uninterrupted one restores it. Undefined in default mode.
+  Tensor exponents() const;
+  /// Only while empty(), and in exact mode.
+  void restore_exponents(const Tensor& exponents);
+
  private:
+  double total(int which) const;
   ParameterSet& parameters_;
   Tensor totals_;
+  std::unique_ptr<ExactSums> exact_;
   int micro_batches_ = 0;
+  bool settled_ = false;
 };
 }  // namespace accrue::optim

@@ -1,43 +1,25 @@
 #include <accrue/core/cuda/device.cuh>
 #include <accrue/core/cuda/vector.cuh>
 #include <accrue/kernels/accumulate/accumulate.h>
+#include <accrue/kernels/cuda/item_table.cuh>
 
 namespace accrue::kernels::cuda {
 using namespace accrue::cuda;
 namespace {
 constexpr int kThreads = 256, kChunk = 8192;  // a chunk is the work of one block
 
-// What one launch adds: a kernel argument, so that nothing is copied to the device before it.
-struct Table {
-  static constexpr int kItems = 110;
-  struct Item {
-    void* dst;
-    const void* src;
-    std::int64_t n;
-    float alpha, beta;
-  };
-  Item item[kItems];
-  int first_chunk[kItems];  // of each item
-  int items = 0, chunks = 0;
+struct Item {
+  void* dst;
+  const void* src;
+  std::int64_t n;
+  float alpha, beta;
 };
-static_assert(sizeof(Table) <= 4096);
-
-template <class T>
-__device__ __forceinline__ T* global(T* p) {
-  __builtin_assume(__isGlobal(p));  // or the compiler would not know the address space
-  return p;
-}
+using Batch = ItemBatch<Item, kChunk>;
+using Table = Batch::Table;
 
 template <int kWidth, int kUnits, class S, class T>
 __device__ __forceinline__ void add_chunk(const Table& table) {
-  const int chunk = static_cast<int>(blockIdx.x);
-  int k = 0;
-#pragma unroll
-  for (int step = 64; step > 0; step /= 2)
-    if (k + step < table.items && table.first_chunk[k + step] <= chunk) k += step;
-  const std::int64_t begin = std::int64_t{chunk - table.first_chunk[k]} * kChunk;
-  const std::int64_t left = table.item[k].n - begin;
-  const int count = left < kChunk ? static_cast<int>(left) : kChunk;
+  const auto [k, count, begin] = table.part();
   S* dst = global(static_cast<S*>(table.item[k].dst) + begin);
   const T* src = global(static_cast<const T*>(table.item[k].src) + begin);
   const S alpha = table.item[k].alpha, beta = table.item[k].beta;
@@ -73,30 +55,10 @@ __global__ void __launch_bounds__(kThreads) accumulate_table_ragged(Table table)
   add_chunk<1, 4, S, T>(table);
 }
 
-class Batch {
- public:
-  Batch(void (*kernel)(Table), Stream stream) : kernel_(kernel), stream_(stream) {}
-  void add(const Table::Item& item) {
-    if (item.n == 0) return;
-    if (table_.items == Table::kItems) flush();
-    table_.first_chunk[table_.items] = table_.chunks;
-    table_.item[table_.items++] = item;
-    table_.chunks += static_cast<int>(blocks_for(item.n, kChunk));
-  }
-  void flush() {
-    launch(kernel_, dim3(static_cast<unsigned>(table_.chunks)), dim3(kThreads), 0, stream_, table_);
-    table_.items = table_.chunks = 0;
-  }
-
- private:
-  void (*kernel_)(Table);
-  Stream stream_;
-  Table table_;
-};
-
 template <class S, class T>
 void accumulate_as(Stream stream, std::span<const AccumulateItem> items) {
-  Batch packs(accumulate_table<S, T>, stream), singles(accumulate_table_ragged<S, T>, stream);
+  Batch packs(accumulate_table<S, T>, kThreads, stream);
+  Batch singles(accumulate_table_ragged<S, T>, kThreads, stream);
   for (const AccumulateItem& item : items) {
     if (item.dst.dtype != dtype_of<S> || item.src.dtype != dtype_of<T>) continue;
     const std::int64_t n = item.dst.shape.numel();
