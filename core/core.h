@@ -10,6 +10,7 @@
 #include <accrue/core/isa.h>
 #include <accrue/core/log.h>
 #include <accrue/core/loss.h>
+#include <accrue/core/memory_picture.h>
 #include <accrue/core/name_scope.h>
 #include <accrue/core/parallel.h>
 #include <accrue/core/parameter.h>
@@ -17,4 +18,5 @@
 #include <accrue/core/random.h>
 #include <accrue/core/tape.h>
 #include <accrue/core/tensor.h>
+#include <accrue/core/trace.h>
 #include <accrue/core/types.h>

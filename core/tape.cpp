@@ -3,6 +3,7 @@
 #include <utility>
 #include <accrue/core/name_scope.h>
 #include <accrue/core/tape.h>
+#include <accrue/core/trace.h>
 
 namespace accrue {
 namespace {
@@ -203,7 +204,8 @@ void Tape::backward_from(Tensor&& given, Tensor&& given_seed) {
   last.grad = seed.detach();
   last.written = true;
   output = seed = Tensor{};
-  Pause pause;
+  const Pause pause;
+  const TraceSpan span("backward");
   run();
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 #include <accrue/core/tape.h>
+#include <accrue/core/trace.h>
 #include <accrue/kernels/accumulate/accumulate.h>
 #include <accrue/kernels/cast/cast.h>
 #include <accrue/nn/recompute.h>
@@ -18,6 +19,7 @@ class SecondPass {
 
  private:
   bool previous_;
+  TraceSpan span_{"recompute"};
 };
 
 bool on_tape(const Tape& tape, const Tensor& t) { return !t.grad_slot() && tape.wants({&t}); }

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <accrue/core/trace.h>
 #include <accrue/kernels/global_norm/global_norm.h>
 #include <accrue/optim/optimizer.h>
 
@@ -34,6 +35,7 @@ void Optimizer::set_max_norm(double max_norm) {
 }
 
 void Optimizer::step(Window& window) {
+  const TraceSpan span("optimizer step");
   ACCRUE_CHECK(&window.parameters() == &parameters_,
                "optimizer: the window belongs to another parameter set");
   ACCRUE_CHECK(!window.empty(),
