@@ -113,9 +113,16 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
     if (!batch) break;
     const bool record = !memory_drawn && s.window == std::min(first_window + 1, o.steps - 1);
     const CategoryBytes before = memory.stats().live_by_category;
+    std::optional<TraceRecorder> trace;
+    if (record && !o.trace.empty()) trace.emplace(TraceOptions{.synchronize = true});
     if (record) memory.start_timeline();
     const optim::StepReport report = s.trainer->step(*batch, s.micro, s.window);
+    if (trace) {
+      trace->stop();
+      trace->write(o.trace);
+    }
     if (record) {
+      if (!o.quiet) progress.note("peak     " + memory_bar(memory.stats(), o.memory));
       const auto timeline = memory.stop_timeline();
       if (o.pictures)
         for (const auto& f : draw_memory(o.out, timeline, before, o.memory)) files.push_back(f);

@@ -187,7 +187,10 @@ Parsed parse(int argc, char** argv, Options& o) {
       ->check(natural)
       ->group("Output");
   app.add_flag("--pictures,!--no-pictures", o.pictures,
-               "Draw loss.svg and memory.svg when gnuplot is present")
+               "Draw memory.svg, and loss.svg when gnuplot is present")
+      ->group("Output");
+  app.add_option("--trace", o.trace,
+                 "Write what ran when in the second step into this file, for ui.perfetto.dev")
       ->group("Output");
   app.add_flag("--hash", o.hash,
                "Print 'weights <16 hex digits>' at the end: a hash of all weights and moments")

@@ -41,6 +41,7 @@ struct Options {
   std::string prompt = "In the beginning ";
   double temperature = 0.8;
   std::int64_t top_k = 0;
+  std::string trace;  // a file; empty: none
   bool hash = false, quiet = false, pictures = true;
 };
 

@@ -1,6 +1,7 @@
 #include "examples/train_gpt/trainer.h"
 #include <algorithm>
 #include <limits>
+#include <accrue/core/trace.h>
 #include <accrue/nn/generate.h>
 
 namespace train_gpt {
@@ -46,12 +47,17 @@ optim::StepReport Trainer::step(const data::Batch& batch, std::int64_t micro, st
   window_->reset();
   const std::vector<std::int64_t> key{static_cast<std::int64_t>(options_.seed), window};
   const Tensor random_key = Tensor::from(key, {2}, device_, {"random key", Category::kWorkspace});
+  std::int64_t number = 0;
   for (const data::Batch& part : batch.to(device_).micro_batches(micro)) {
+    const TraceSpan span("micro-batch", number++);
     Tape tape;
     const Tape::Scope recording(tape);
-    window_->add(tape, model_.loss(part.tokens, part.targets, {random_key, part.samples},
-                                   {.label_smoothing = options_.label_smoothing,
-                                    .z_loss = options_.z_loss}));
+    const auto forward = [&] {
+      const TraceSpan of_forward("forward");
+      return model_.loss(part.tokens, part.targets, {random_key, part.samples},
+                         {.label_smoothing = options_.label_smoothing, .z_loss = options_.z_loss});
+    };
+    window_->add(tape, forward());
   }
   optimizer_->step(*window_);
   return device_.is_meta() ? optim::StepReport{} : optimizer_->report();

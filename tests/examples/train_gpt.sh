@@ -34,12 +34,20 @@ train first
 expect_rc 0 "a plain run"
 reference=$(hash_of)
 [ -n "$reference" ] || fail "no line 'weights <16 hex digits>' in: $out"
-for file in log.jsonl loss.tsv memory.tsv checkpoint-8.safetensors checkpoint-4.safetensors; do
+for file in log.jsonl loss.tsv memory.tsv memory.svg checkpoint-8.safetensors checkpoint-4.safetensors; do
   [ -s "$work/first/$file" ] || fail "$file is missing or empty"
 done
 [ "$(wc -l < "$work/first/log.jsonl")" = 8 ] || fail "log.jsonl does not have a line per step"
 grep -q '"validation":' "$work/first/log.jsonl" || fail "no validation loss in the log"
 expect_text "predicted peak" "the plan is announced"
+grep -qE '^peak     \[[PGOAWC.]{40}\] ' <<< "$out" || fail "no bar of the memory in: $out"
+
+train traced --trace "$work/trace.json"
+expect_rc 0 "a traced run"
+[ "$(hash_of)" = "$reference" ] || fail "a trace changes the hash"
+for name in micro-batch forward backward 'optimizer step' layer_norm_backward adamw; do
+  grep -q "\"name\":\"$name\"" "$work/trace.json" || fail "the trace has no '$name'"
+done
 
 train second
 [ "$(hash_of)" = "$reference" ] || fail "a second run gives another hash"
