@@ -61,6 +61,9 @@ struct Allocator::State {
   std::uint64_t releases = 0;
   MemoryStats stats;
   std::int64_t highest = 0;  // `live`, since the process began
+  std::int64_t interval_peak = 0;
+  CategoryBytes interval_at_peak{};
+  std::int64_t refuse_in = 0, refusals = 0;  // see fail_after
   bool poison = false, recording = false, reusing = true;
   std::vector<MemoryEvent> timeline;
 
@@ -125,6 +128,13 @@ struct Allocator::State {
     return {p, size};
   }
 
+  bool refused() {
+    if (refusals == 0 || --refuse_in > 0) return false;
+    refuse_in = 1;
+    --refusals;
+    return true;
+  }
+
   void note(const Block& b, std::int64_t signed_bytes) {
     const auto c = static_cast<std::size_t>(b.category);
     stats.live += signed_bytes;
@@ -134,6 +144,10 @@ struct Allocator::State {
     if (stats.live > stats.peak) {
       stats.peak = stats.live;
       stats.at_peak = stats.live_by_category;
+    }
+    if (stats.live > interval_peak) {
+      interval_peak = stats.live;
+      interval_at_peak = stats.live_by_category;
     }
     if (recording) timeline.push_back({signed_bytes, stats.live, b.category, b.path, b.name});
   }
@@ -200,6 +214,7 @@ void* Allocator::allocate(std::int64_t request, Tag tag) {
   const std::lock_guard lock(s.mutex);
   if (request > kMostBytes - s.stats.live) s.fail(request, tag, true);
   const std::int64_t bytes = rounded(request);
+  if (s.refused()) s.fail(bytes, tag, true);
   if (s.stats.budget > 0 && bytes > s.stats.budget - s.stats.live) s.fail(bytes, tag, false);
   const Stream stream = current_stream(s.device);
   const auto [ptr, real] = s.take(request, bytes, stream);
@@ -255,6 +270,23 @@ void Allocator::reset_peak() {
   MemoryStats& s = state_->stats;
   s.peak = s.live;
   s.peak_by_category = s.at_peak = s.live_by_category;
+}
+void Allocator::begin_interval() {
+  const std::lock_guard lock(state_->mutex);
+  state_->interval_peak = state_->stats.live;
+  state_->interval_at_peak = state_->stats.live_by_category;
+}
+std::int64_t Allocator::interval_peak(CategoryBytes* by_category) const {
+  const std::lock_guard lock(state_->mutex);
+  if (by_category) *by_category = state_->interval_at_peak;
+  return state_->interval_peak;
+}
+std::int64_t Allocator::fail_after(std::int64_t n, std::int64_t count) {
+  ACCRUE_CHECK(n >= 0 && count >= 1, "Allocator: fail_after(", n, ", ", count,
+               ") needs n >= 0 and a count of at least 1");
+  const std::lock_guard lock(state_->mutex);
+  state_->refuse_in = n;
+  return std::exchange(state_->refusals, n > 0 ? count : 0);
 }
 void Allocator::start_timeline() {
   const std::lock_guard lock(state_->mutex);

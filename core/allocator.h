@@ -87,6 +87,10 @@ class Allocator {
   void set_budget(std::int64_t bytes);
   MemoryStats stats() const;
   void reset_peak();  // the peak begins again at what is live now
+  /// A second record of the peak, which reset_peak() leaves alone: the highest `live` since
+  /// begin_interval(), and what each category held then. One at a time.
+  void begin_interval();
+  std::int64_t interval_peak(CategoryBytes* by_category = nullptr) const;
   void start_timeline();
   std::vector<MemoryEvent> stop_timeline();
   std::vector<LiveBlock> live_blocks() const;  // grouped by name, largest first
@@ -103,6 +107,11 @@ class Allocator {
   /// compute-sanitizer) see every block as it is. What is counted stays the same.
   void set_reuse(bool on);
   bool reuse() const;
+
+  /// For tests of what happens without memory: the n-th allocation from now on (1: the next one)
+  /// and the `count` - 1 after it are refused as if the system had no more. n = 0: no more
+  /// refusals. Returns how many of those ordered before were still to come.
+  std::int64_t fail_after(std::int64_t n, std::int64_t count = 1);
 
   /// What a request really takes: multiples of 64 bytes, of 4 KiB from 64 KiB on; at least 64.
   static constexpr std::int64_t rounded(std::int64_t bytes) {

@@ -14,6 +14,7 @@
 #include <accrue/core/name_scope.h>
 #include <accrue/core/parallel.h>
 #include <accrue/core/parameter.h>
+#include <accrue/core/peers.h>
 #include <accrue/core/print.h>
 #include <accrue/core/random.h>
 #include <accrue/core/tape.h>

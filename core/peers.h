@@ -1,0 +1,17 @@
+#pragma once
+// The other ranks, as far as a step must agree with them about things that are no gradients. Every
+// communicator can be one.
+#include <cstdint>
+#include <span>
+
+namespace accrue {
+
+struct Peers {
+  virtual ~Peers() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// Every value becomes the largest that any rank brought. A collective over host memory: all
+  /// ranks call it, in the same order, with the same number of values. Throws when a rank is lost.
+  virtual void max(std::span<std::int64_t> values) = 0;
+};
+}  // namespace accrue
