@@ -2,4 +2,5 @@
 // Everything of optim/.
 #include <accrue/optim/optimizer.h>
 #include <accrue/optim/schedule.h>
+#include <accrue/optim/step.h>
 #include <accrue/optim/window.h>

@@ -34,7 +34,14 @@ void Optimizer::set_max_norm(double max_norm) {
   max_norm_ = max_norm;
 }
 
-void Optimizer::step(Window& window) {
+Tensor Optimizer::workspace() const {
+  std::vector<kernels::Segment> all;
+  for (const Parameter& p : parameters_.all()) all.push_back({p.offset, p.size, p.decay});
+  return Tensor::empty({kernels::global_norm_workspace(all)}, DType::kF64, parameters_.device(),
+                       {"global_norm.workspace", Category::kWorkspace});
+}
+
+void Optimizer::step(Window& window, Tensor workspace) {
   const TraceSpan span("optimizer step");
   ACCRUE_CHECK(&window.parameters() == &parameters_,
                "optimizer: the window belongs to another parameter set");
@@ -43,13 +50,11 @@ void Optimizer::step(Window& window) {
   ACCRUE_CHECK(window.settle(),
                "optimizer: a gradient did not fit the exponents of exact mode, which have been "
                "adapted; add the window's grains again");
+  if (!workspace.defined()) workspace = this->workspace();
   segments_.clear();
   for (const Parameter& p : parameters_.all())
     if (p.slot.touched) segments_.push_back({p.offset, p.size, p.decay});
   step_state_.window(0, {2}).copy_from(window.totals());
-  const Tensor workspace =
-      Tensor::empty({kernels::global_norm_workspace(segments_)}, DType::kF64, parameters_.device(),
-                    {"global_norm.workspace", Category::kWorkspace});
   auto* state = static_cast<StepState*>(step_state_.view().ptr);
   kernels::global_norm(step_state_.stream(), {.grads = parameters_.grads(),
                                               .segments = segments_,

@@ -43,8 +43,12 @@ class Optimizer {
   /// Divides the summed gradients by the summed weight, clips, updates, and resets the window.
   /// Gradients, loss or weight not finite, or weight 0: nothing changes but the count of skipped
   /// windows. An empty window is an error. Settles the window if that has not been done; when
-  /// settle() returns false that is an error, after which the same grains can be added again.
-  void step(Window& window);
+  /// settle() returns false that is an error, after which the same grains can be added again. All
+  /// memory that it needs is allocated before anything changes, or comes from workspace().
+  void step(Window& window, Tensor workspace = {});
+  /// What step() would allocate, enough for any window. For those who must know beforehand that
+  /// there is enough.
+  Tensor workspace() const;
   StepReport report() const;
 
   void set_schedule(const Schedule& schedule) { schedule_ = schedule; }

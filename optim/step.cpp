@@ -1,0 +1,291 @@
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <exception>
+#include <limits>
+#include <map>
+#include <sstream>
+#include <utility>
+#include <accrue/core/backend.h>
+#include <accrue/core/log.h>
+#include <accrue/optim/step.h>
+
+namespace accrue::optim {
+namespace {
+constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
+constexpr int kTries = 3;          // of what no smaller micro-batch makes smaller
+constexpr int kMostPatience = 64;  // in multiples of grow_after
+constexpr int kMostPasses = 8;     // a second one has the exponents it needs
+constexpr std::int64_t kFine = 0, kNoMemory = 1, kError = 2;  // kError + the error's code
+
+/// Adds the time it lives to `seconds`.
+class Timer {
+ public:
+  explicit Timer(double& seconds) : seconds_(seconds) {}
+  ~Timer() {
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+std::int64_t status_of(const std::exception_ptr& error) {
+  if (!error) return kFine;
+  try {
+    std::rethrow_exception(error);
+  } catch (const OutOfMemory&) {
+    return kNoMemory;
+  } catch (const Error& e) {
+    return kError + static_cast<std::int64_t>(e.code());
+  } catch (...) {
+    return kError + static_cast<std::int64_t>(ErrorCode::kInternal);
+  }
+}
+}  // namespace
+
+StepReport BatchReport::read() const {
+  ACCRUE_CHECK(owner_, "BatchReport: it belongs to no step");
+  ACCRUE_CHECK(owner_->updates_ == update_,
+               "BatchReport: another step has begun its update since; read() before that");
+  return owner_->optimizer_.report();
+}
+
+struct LogicalStep::Run {
+  std::int64_t samples;
+  const MicroLoss& loss;
+  std::int64_t began;  // the size
+  BatchReport report{};
+  std::int64_t at = 0;    // samples that are in the window
+  std::int64_t live = 0;  // bytes, before the work that goes on
+  bool in_backward = false;
+  struct Failures {
+    int all = 0, smallest = 0;
+  };
+  std::map<std::int64_t, Failures> failures{};  // by sample
+  std::vector<std::int64_t> tried{};            // the sizes that failed
+  Tensor workspace{};                           // of the optimizer
+  // Over all ranks.
+  bool troubled = false;
+  std::int64_t most_samples = 0;
+};
+
+LogicalStep::LogicalStep(Optimizer& optimizer, ParameterSet& parameters, const StepOptions& options)
+    : optimizer_(optimizer),
+      parameters_(parameters),
+      options_(options),
+      patience_(options.grow_after) {
+  ACCRUE_CHECK(options.micro >= 0, "LogicalStep: micro must be at least 0, got ", options.micro);
+  ACCRUE_CHECK(options.grain >= 1, "LogicalStep: grain must be at least 1, got ", options.grain);
+  ACCRUE_CHECK(options.grow_after >= 0, "LogicalStep: grow_after must be at least 0, got ",
+               options.grow_after);
+  const bool alone = !options.peers || options.peers->size() == 1;
+  ACCRUE_CHECK(alone || options.reduce, "LogicalStep: ", options.peers->size(),
+               " ranks need a function `reduce` that adds their sums up");
+  if (!alone && options.numerics == Numerics::kExact)
+    detail::fail(ErrorCode::kUnsupported,
+                 "LogicalStep: exact numerics over several ranks are not there yet");
+  const std::int64_t u = unit();
+  wanted_ = options.micro == 0 ? kWhole : options.micro + (u - options.micro % u) % u;
+  size_ = wanted_;
+  std::exception_ptr error;
+  for (int tries = 1; !window_; ++tries) try {
+      window_.emplace(parameters, options.numerics);
+    } catch (const OutOfMemory&) {
+      error = std::current_exception();
+      if (!options.recover || tries == kTries) break;
+      reclaim();
+    }
+  if (window_) error = nullptr;
+  agree(error, nullptr);
+}
+
+std::int64_t LogicalStep::unit() const {
+  return options_.numerics == Numerics::kExact ? options_.grain : 1;
+}
+std::int64_t LogicalStep::micro() const { return size_ == kWhole ? 0 : size_; }
+
+BatchReport LogicalStep::run(std::int64_t samples, const MicroLoss& loss) {
+  Run r{samples, loss, size_};
+  Allocator& memory = Allocator::of(parameters_.device());
+  memory.begin_interval();
+  try {
+    std::exception_ptr error;
+    try {
+      ACCRUE_CHECK(samples >= 1, "LogicalStep: a logical batch needs at least one sample",
+                   options_.peers ? " on every rank" : "", ", got ", samples);
+      ACCRUE_CHECK(loss, "LogicalStep: the loss function is empty");
+      window_->reset();
+      for (int passes = 1;; ++passes) {
+        accumulate(r);
+        if (close(r)) break;
+        ++r.report.redone;
+        r.at = 0;
+        r.report.micro_batches.clear();
+        if (passes == kMostPasses)
+          detail::fail(ErrorCode::kInternal,
+                       "LogicalStep: the exponents of exact mode do not settle");
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    agree(error, &r);
+    const Timer timer(r.report.optimizer_seconds);
+    if (options_.peers && options_.reduce) options_.reduce(*window_);
+    ++updates_;
+    optimizer_.step(*window_, std::exchange(r.workspace, {}));
+  } catch (...) {
+    window_->reset();
+    size_ = r.began;
+    throw;
+  }
+  choose_next(r);
+  r.report.peak = memory.interval_peak(&r.report.at_peak);
+  r.report.owner_ = this;
+  r.report.update_ = updates_;
+  return std::move(r.report);
+}
+
+void LogicalStep::accumulate(Run& r) {
+  while (r.at < r.samples) {
+    const std::int64_t count = std::min(size_, r.samples - r.at), begin = r.at, end = begin + count;
+    try {
+      const bool exact = options_.numerics == Numerics::kExact;
+      while (r.at < end) add(r, exact ? std::min(options_.grain, end - r.at) : count);
+      r.report.micro_batches.push_back(count);
+    } catch (const OutOfMemory& e) {
+      if (!options_.recover) throw;
+      if (r.at > begin) r.report.micro_batches.push_back(r.at - begin);
+      after_failure(r, count, e);
+    }
+  }
+}
+
+void LogicalStep::add(Run& r, std::int64_t count) {
+  r.in_backward = false;
+  r.live = Allocator::of(parameters_.device()).stats().live;
+  Tape tape;
+  const Tape::Scope on(tape);
+  Loss loss;
+  {
+    const Timer timer(r.report.forward_seconds);
+    loss = r.loss(r.at, count);
+  }
+  const Timer timer(r.report.backward_seconds);
+  r.in_backward = true;
+  window_->add(tape, loss);
+  r.at += count;
+}
+
+void LogicalStep::after_failure(Run& r, std::int64_t count, const OutOfMemory& error) {
+  r.tried.push_back(count);
+  Run::Failures& here = r.failures[r.at];
+  ++here.all;
+  if (count <= unit() && ++here.smallest > 1) give_up(r, error);
+  ++r.report.retries;
+  if (here.all > 1 && count > unit()) size_ = smaller(r, count, error);
+  const std::int64_t sample = r.at;
+  const bool restart = r.in_backward && options_.numerics == Numerics::kDefault;
+  if (restart) {
+    window_->reset();
+    r.report.micro_batches.clear();
+    r.at = 0;
+    ++r.report.restarts;
+  }
+  log(LogLevel::kWarning,
+      detail::concat("out of memory at sample ", sample, " of ", r.samples, ": ",
+                     restart ? "the window" : "the micro-batch", " is repeated, at most ",
+                     std::min(size_, r.samples), " samples at a time"));
+  reclaim();
+}
+
+std::int64_t LogicalStep::smaller(const Run& r, std::int64_t count,
+                                  const OutOfMemory& error) const {
+  if (proven_ > 0 && proven_ < count) return proven_;
+  double part = 0.75;
+  const std::int64_t used = error.in_use() - r.live + error.requested();
+  // Grains run one after another: their number says nothing about memory.
+  if (error.budget() > 0 && used > 0 && options_.numerics == Numerics::kDefault) {
+    // What had been used when memory ran out grows with the samples, or stays: more than this
+    // cannot fit. Later guesses must not creep.
+    const double fits =
+        std::max(0.0, static_cast<double>(error.budget() - r.live)) / static_cast<double>(used);
+    part = size_ == r.began ? std::min(fits, 1.0) : std::min(fits, part);
+  }
+  const std::int64_t u = unit(), units = (count + u - 1) / u;
+  const auto fewer = static_cast<std::int64_t>(static_cast<double>(units) * part);
+  return std::clamp<std::int64_t>(fewer, 1, units - 1) * u;
+}
+
+bool LogicalStep::close(Run& r) {
+  bool settled = false;
+  for (int tries = 1;; ++tries) {
+    try {
+      if (!settled && !window_->settle()) return false;
+      settled = true;
+      r.workspace = optimizer_.workspace();
+      return true;
+    } catch (const OutOfMemory&) {
+      if (!options_.recover || tries == kTries) throw;
+    }
+    ++r.report.retries;
+    log(LogLevel::kWarning, "out of memory before the update: tried again");
+    reclaim();
+  }
+}
+
+void LogicalStep::agree(const std::exception_ptr& error, Run* r) {
+  const std::int64_t mine = status_of(error);
+  std::array<std::int64_t, 5> all{mine, -1, -size_, 0, 0};
+  if (mine != kFine && options_.peers) all[1] = options_.peers->rank();
+  if (r) all[3] = r->report.retries > 0, all[4] = r->samples;
+  if (options_.peers) options_.peers->max(all);
+  if (error) std::rethrow_exception(error);
+  if (all[0] == kNoMemory)
+    throw OutOfMemory(detail::concat("LogicalStep: rank ", all[1],
+                                     " ran out of memory and gave up; all ranks leave the step"),
+                      0, 0, 0, {});
+  if (all[0] != kFine)
+    throw Error(static_cast<ErrorCode>(all[0] - kError),
+                detail::concat("LogicalStep: rank ", all[1], " failed; all ranks leave the step"));
+  size_ = -all[2];
+  if (r) r->troubled = all[3] != 0, r->most_samples = all[4];
+}
+
+void LogicalStep::choose_next(const Run& r) {
+  const bool grew = proven_ > 0 && r.began > proven_;
+  if (r.troubled || size_ < r.began) {
+    good_ = 0;
+    if (grew && size_ < r.began)
+      patience_ = static_cast<int>(std::min<std::int64_t>(
+          std::int64_t{patience_} * 2, std::int64_t{options_.grow_after} * kMostPatience));
+  } else {
+    ++good_;
+    if (grew) patience_ = options_.grow_after;
+  }
+  proven_ = size_;
+  if (options_.grow_after == 0 || size_ >= wanted_ || good_ < patience_) return;
+  good_ = 0;
+  const std::int64_t u = unit(), larger = size_ + std::max<std::int64_t>(size_ / u / 3, 1) * u;
+  size_ = wanted_ == kWhole && larger >= r.most_samples ? kWhole : std::min(larger, wanted_);
+}
+
+void LogicalStep::reclaim() {
+  Allocator::of(parameters_.device()).trim();
+  backend(parameters_.device()).system_reclaim();
+}
+
+void LogicalStep::give_up(const Run& r, const OutOfMemory& error) const {
+  std::ostringstream sizes;
+  for (std::size_t i = 0; i < r.tried.size(); ++i)
+    sizes << (i == 0 ? "" : i + 1 < r.tried.size() ? ", " : " and ") << r.tried[i];
+  throw OutOfMemory(
+      detail::concat("LogicalStep: sample ", r.at, " of ", r.samples,
+                     " does not fit in memory. Tried, one after another: ", sizes.str(),
+                     " samples at a time. The last time: ", error.what()),
+      error.requested(), error.budget(), error.in_use(), error.live());
+}
+}  // namespace accrue::optim
