@@ -1,5 +1,6 @@
 #pragma once
 // Everything of optim/.
+#include <accrue/optim/coupled.h>
 #include <accrue/optim/optimizer.h>
 #include <accrue/optim/schedule.h>
 #include <accrue/optim/step.h>
