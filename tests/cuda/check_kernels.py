@@ -3,8 +3,8 @@
 
   check_kernels.py [--table kernels.md] [--rules kernel_rules.txt] [--complete] <object files or folders...>
 
-Folders are searched for *.cu.o. Exit code 0: all rules hold; 1: each broken one is named with its kernel; 2: bad
-arguments, or something that cannot be read. --complete: an op of the rules without a kernel is a fault too.
+Folders are searched for *.cu.o. Exit code 0: all rules hold; 1: each broken one is named with its kernel, and
+each op with kernels that the rules do not know; 2: bad arguments, or something that cannot be read. --complete: an op of the rules without a kernel is a fault too.
 """
 import argparse
 import collections
@@ -56,6 +56,10 @@ class Rules:
             if self._matches(pattern, kernel):
                 return demand
         return 'none' if is_scalar(kernel) else self.ops.get(op_of(kernel), 'none')
+
+    def unknown(self, kernels):
+        """Ops that have kernels and no line: nobody has said what their accesses must be."""
+        return sorted({op_of(k) for k in kernels} - self.ops.keys())
 
     def may_have_stack(self, kernel):
         return any([self._matches(pattern, kernel) for pattern in self.stacks])
@@ -183,7 +187,9 @@ def main():
         for fault in faults[k.source, k.symbol, k.arch]:
             print(f'{op_of(k)}: {signature(k)} (sm_{k.arch}): {fault}')
     broken = sum(map(len, faults.values()))
-    missing, unused = [], []
+    unknown, missing, unused = rules.unknown(kernels), [], []
+    for op in unknown:
+        print(f'{op}: has kernels, but no line in the rules')
     if arguments.complete:
         missing = sorted(op for op, demand in rules.ops.items() if demand != 'none' and
                          not any(op_of(k) == op and rules.demand(k) != 'none' for k in kernels))
@@ -194,8 +200,8 @@ def main():
             print(f'{pattern}: an exception of the rules that no kernel needs')
     archs = collections.Counter(k.arch for k in kernels)
     print(f'{len(kernels)} kernels ({", ".join(f"{n} for sm_{a}" for a, n in sorted(archs.items()))}), '
-          f'{broken + len(missing) + len(unused)} faults')
-    return 1 if broken or missing or unused else 0
+          f'{broken + len(unknown) + len(missing) + len(unused)} faults')
+    return 1 if broken or unknown or missing or unused else 0
 
 
 if __name__ == '__main__':

@@ -235,6 +235,14 @@ class Check(unittest.TestCase):
         code, lines = check(probe, '--complete', *self.rules(rules + 'gelu/gone none why\n'))
         self.assertEqual((code, lines[0]), (1, 'gelu/gone: an exception of the rules that no kernel needs'))
 
+    def test_an_op_without_a_line_is_a_fault(self):
+        probe = compile_probe('gelu_cuda.cu')
+        self.assertEqual(check(probe, *self.rules('gelu none\n'))[0], 0)
+        for rules in ('relu none\n', 'gelu/narrow none why\n'):
+            code, lines = check(probe, *self.rules(rules))
+            self.assertEqual((code, lines[0]), (1, 'gelu: has kernels, but no line in the rules'))
+            self.assertTrue(lines[-1].endswith(' 1 faults'), lines[-1])
+
     def test_bad_rules_and_empty_inputs_are_errors(self):
         probe = compile_probe('gelu_cuda.cu')
         for text in ('gelu wide\n', 'gelu\n', 'gelu/narrow none\n', 'gelu both for some reason\n'):
