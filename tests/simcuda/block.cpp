@@ -178,7 +178,8 @@ void run_block(uint3 index, std::uint32_t operation) {
     const int lanes = std::min(32, n - w * 32);
     warps[w].exists = lanes == 32 ? ~0u : (1u << lanes) - 1;
     warps[w].done = 0;
-    warps[w].epoch = 0;
+    warps[w].epoch = warps[w].all_synced = 0;
+    warps[w].partial = false;
     warps[w].groups_used = 0;
     block.ready[w] = warps[w].exists;
     block.ready_warps |= 1u << w;
@@ -257,6 +258,7 @@ cudaError_t run_grid(const Launch& launch, std::uint32_t operation) {
   indices.grid_dim = launch.grid;
   block.threads = int(launch.block.x * launch.block.y * launch.block.z);
   block.dynamic_bytes = launch.shared_bytes;
+  block.shared_limit = launch.shared_limit;
   const unsigned x = launch.block.x, y = launch.block.y;
   for (unsigned n = 0; n < unsigned(block.threads); ++n) {
     threads[n].index = {n % x, n / x % y, n / x / y};

@@ -65,7 +65,10 @@ struct Group {
 constexpr int kGroups = 32;
 struct Warp {
   unsigned exists, done;
-  std::uint32_t epoch;
+  std::uint32_t epoch;          // counts the __syncwarp()s that have completed
+  std::uint32_t all_synced;     // the epoch that began when all lanes last met
+  bool partial;                 // some lanes have met without the others in this block
+  std::uint32_t known[32][32];  // if so: what lane [a] knows of lane [b], by epochs as well
   int groups_used;
   Group groups[kGroups];
   alignas(64) unsigned char exchange[32][64];
@@ -88,6 +91,7 @@ struct Block {
   int cursor;
   bool aborted;
   std::size_t dynamic_bytes;
+  std::size_t shared_limit;  // of static and dynamic memory together
   std::vector<AsyncCopy> copies[kMaxThreads];
   int copy_groups[kMaxThreads];
 };
@@ -106,6 +110,7 @@ struct Launch {
   const void* function;
   dim3 grid, block;
   std::size_t shared_bytes;
+  std::size_t shared_limit;
   Invoke invoke;
   std::vector<unsigned char> arguments;
 };

@@ -76,6 +76,13 @@ __attribute__((cold, noinline)) void say_access(const char* kind, const char* wh
   say(kind, format("%zu-byte %s%s of ", bytes, verb(touch), what) + describe(a), pc);
 }
 
+// Whether an access by a lane of the running thread's warp comes first.
+inline bool ordered_in_warp(std::uint64_t state) {
+  const std::uint64_t epoch = state >> kWarpShift;
+  const Warp& warp = warps[(running_state & kThreadMask) >> 5];
+  return epoch < warp.all_synced ||
+         (warp.partial && epoch < warp.known[running_state & 31][state & 31]);
+}
 // Whether an earlier access by this very unit comes first.
 inline bool ordered_in_block(std::uint64_t state) {
   const std::uint64_t differs = state ^ running_state;
@@ -83,15 +90,16 @@ inline bool ordered_in_block(std::uint64_t state) {
   if ((state >> kBarrierShift & kBarrierMask) < (running_state >> kBarrierShift & kBarrierMask)) {
     return true;
   }
-  return (differs & kThreadMask & ~31u) == 0 && state >> kWarpShift < running_state >> kWarpShift;
+  return (differs & kThreadMask & ~31u) == 0 && ordered_in_warp(state);
 }
 inline bool reads_ordered_in_block(std::uint64_t state) {
   if (!(state & (kWarpFlag | kBlockFlag))) return ordered_in_block(state);
   if ((state >> kBarrierShift & kBarrierMask) < (running_state >> kBarrierShift & kBarrierMask)) {
     return true;
   }
+  // Of several lanes that have read, the last stands for all.
   return !(state & kBlockFlag) && ((state ^ running_state) & kThreadMask & ~31u) == 0 &&
-         state >> kWarpShift < running_state >> kWarpShift;
+         ordered_in_warp(state);
 }
 
 struct Known {

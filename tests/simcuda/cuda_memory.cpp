@@ -1,5 +1,6 @@
 // CUDA functions: allocation.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "check.h"
@@ -35,6 +36,16 @@ void take(cudaMemPool_t pool, std::size_t bytes) {
   pool->used_high = std::max(pool->used_high, pool->used);
   pool->reserved = std::max(pool->reserved, pool->used);
   pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
+}
+
+// What cudaFreeAsync has been asked to free and has not yet: only its own stream may have it again.
+std::map<cudaStream_t, std::size_t> pending[kMaxDevices];
+bool fits(int device, std::size_t bytes, cudaStream_t stream) {
+  std::size_t of_others = 0;
+  for (const auto& [s, pending_bytes] : pending[device])
+    of_others += s == stream ? 0 : pending_bytes;
+  const Usage& u = usage(device);
+  return of_others + u.used + rounded(bytes) <= u.capacity;
 }
 
 /// The live allocation that begins at p; reports what else it is.
@@ -99,7 +110,8 @@ cudaError_t cudaMallocFromPoolAsync(void** p, std::size_t bytes, cudaMemPool_t p
   }
   if (const cudaError_t e = injected(Call::kMalloc)) return result(e);
   if (bytes == 0) return cudaSuccess;
-  Allocation* const a = allocate(pool->device, bytes, 0);
+  Allocation* const a =
+      fits(pool->device, bytes, stream) ? allocate(pool->device, bytes, 0) : nullptr;
   if (!a) return result(cudaErrorMemoryAllocation);
   ++control().statistics.allocations;
   take(pool, bytes);
@@ -131,7 +143,9 @@ cudaError_t cudaFreeAsync(void* p, cudaStream_t stream) {
   a->freed = ~0u;  // a second free is wrong from now on
   Work work;
   work.name = "cudaFreeAsync";
-  work.run = [a](std::uint32_t operation) {
+  pending[a->region][stream] += rounded(a->bytes);
+  work.run = [a, stream](std::uint32_t operation) {
+    pending[a->region][stream] -= rounded(a->bytes);
     if (a->born && !comes_before_now(a->born)) {
       report("stream-race", "cudaFreeAsync of " + describe_address(a->base) +
                                 ", and nothing orders it after the allocation");

@@ -22,6 +22,10 @@ std::size_t dynamic_limit(const void* function) {
   const auto it = dynamic_limits().find(function);
   return it == dynamic_limits().end() ? kSharedDefault : it->second;
 }
+// Who has asked for more than every kernel may have, may have all there is.
+std::size_t shared_limit(const void* function) {
+  return dynamic_limits().count(function) ? kSharedLimit : kSharedDefault;
+}
 
 cudaError_t check_shape(dim3 g, dim3 b) {
   const std::uint64_t n = std::uint64_t{b.x} * b.y * b.z;
@@ -48,8 +52,13 @@ cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::s
   if (shared_bytes > dynamic_limit(function)) return result(cudaErrorInvalidValue);
   ++control().statistics.launches;
   const auto* const first = static_cast<const unsigned char*>(arguments);
-  const auto launch = std::make_shared<Launch>(
-      Launch{function, grid, block_size, shared_bytes, invoke, {first, first + bytes}});
+  const auto launch = std::make_shared<Launch>(Launch{function,
+                                                      grid,
+                                                      block_size,
+                                                      shared_bytes,
+                                                      shared_limit(function),
+                                                      invoke,
+                                                      {first, first + bytes}});
   Work work;
   work.name = "kernel";
   work.function = function;

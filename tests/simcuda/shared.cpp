@@ -63,9 +63,11 @@ void* shared_variable(const void* key, std::size_t bytes, const char* name) {
   if (statics > kSharedDefault) {
     report("launch-limit",
            format("%zu bytes of static shared memory, the limit is %zu", statics, kSharedDefault));
-  } else if (statics + block.dynamic_bytes > kSharedLimit) {
-    report("launch-limit", format("%zu bytes of shared memory, the limit is %zu",
-                                  statics + block.dynamic_bytes, kSharedLimit));
+  } else if (statics + block.dynamic_bytes > block.shared_limit) {
+    report("launch-limit",
+           format("%zu bytes of shared memory, static and dynamic, the limit is %zu%s",
+                  statics + block.dynamic_bytes, block.shared_limit,
+                  block.shared_limit < kSharedLimit ? " without cudaFuncSetAttribute()" : ""));
   }
   return shared_memory + v.offset;
 }

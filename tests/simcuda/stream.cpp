@@ -174,6 +174,11 @@ cudaError_t synchronize_device(int device) {
   return error;
 }
 
+void drain() {
+  const Lock lock;
+  (void)synchronize_device(-1);
+}
+
 void check_accesses(const std::vector<Access>& accesses) {
   for (const Access& a : accesses) {
     for (std::size_t r = 0; r < a.rows; ++r) {

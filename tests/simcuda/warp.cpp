@@ -9,10 +9,29 @@
 namespace simcuda {
 namespace {
 
+// What any of these lanes did before, or knew to be done, now comes before what each does next.
+void order_lanes(Warp& warp, unsigned lanes) {
+  const std::uint32_t epoch = ++warp.epoch;
+  if (lanes == warp.exists) {
+    warp.all_synced = epoch;
+    return;
+  }
+  if (!warp.partial) std::memset(warp.known, 0, sizeof warp.known);
+  warp.partial = true;
+  std::uint32_t joined[32] = {};
+  for (unsigned m = lanes; m; m &= m - 1) {
+    const std::uint32_t* const row = warp.known[__builtin_ctz(m)];
+    for (int l = 0; l < 32; ++l) joined[l] = std::max(joined[l], row[l]);
+  }
+  for (unsigned m = lanes; m; m &= m - 1) joined[__builtin_ctz(m)] = epoch;
+  for (unsigned m = lanes; m; m &= m - 1)
+    std::memcpy(warp.known[__builtin_ctz(m)], joined, sizeof joined);
+}
+
 void complete(Warp& warp, int w, Group& group, unsigned self, Leader leader, int op) {
   const unsigned lanes = group.arrived;
   if (leader) leader(warp, lanes, op);
-  if (op == int(WarpOp::kSync) && !leader) ++warp.epoch;
+  if (op == int(WarpOp::kSync) && !leader) order_lanes(warp, lanes);
   group = warp.groups[--warp.groups_used];
   if (lanes & ~self) make_ready(w, lanes & ~self);
 }

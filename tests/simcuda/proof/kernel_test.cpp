@@ -60,6 +60,11 @@ const Bug kBugs[] = {
     {"missing_syncthreads", "race"},
     {"reused_without_syncthreads", "race"},
     {"missing_syncwarp", "race"},
+    {"partial_syncwarp", "race"},
+    {"narrow_syncwarp", "race"},
+    {"partial_syncwarp_after_reads", "race"},
+    {"traps", "trap"},
+    {"assumes", "assumption"},
     {"past_the_row", "out-of-bounds"},
     {"past_the_tile", "out-of-bounds"},
     {"dynamic_too_small", "out-of-bounds"},
@@ -180,4 +185,15 @@ TEST_CASE("a kernel that does not end is reported and ended, the next one runs")
   CHECK(reports[0].file == "planted_bugs.cu");
   CHECK(reports[0].line == line_of(name));
   CHECK(f.run("histogram", false).empty());
+}
+
+TEST_CASE("shared memory beyond 48 KiB, static and dynamic, needs to be asked for") {
+  Fixture f;
+  CHECK(f.run("static_and_dynamic", false).empty());
+  const auto reports = f.run("static_and_dynamic", true);
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].kind == "launch-limit");
+  CHECK_THAT(reports[0].text, Catch::Contains("49168 bytes") && Catch::Contains("49152"));
+  REQUIRE(allow_shared_memory(16400) == cudaSuccess);
+  CHECK(f.run("static_and_dynamic", true).empty());
 }

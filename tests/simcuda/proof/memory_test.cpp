@@ -127,6 +127,27 @@ TEST_CASE("a device has the capacity it is given, out of memory is an error and 
   CHECK(kinds() == Kinds{});
 }
 
+TEST_CASE("what a stream frees is its own at once, and another's when it has been freed") {
+  const Settled settled(simcuda::Order::kLazy);
+  const std::size_t used = simcuda::used_bytes(0);
+  simcuda::set_capacity(0, used + 4096);
+  const Stream s, other;
+  void *p = nullptr, *q = nullptr;
+  CHECK(cudaMallocAsync(&p, 4096, s) == cudaSuccess);
+  CHECK(cudaFreeAsync(p, s) == cudaSuccess);
+  CHECK(cudaMallocAsync(&q, 4096, other) == cudaErrorMemoryAllocation);
+  CHECK(cudaMallocAsync(&q, 4096, s) == cudaSuccess);
+  CHECK(cudaFreeAsync(q, s) == cudaSuccess);
+  CHECK(cudaMallocAsync(&q, 1, other) == cudaErrorMemoryAllocation);
+  CHECK(s.wait() == cudaSuccess);
+  CHECK(cudaMallocAsync(&q, 4096, other) == cudaSuccess);
+  CHECK(cudaFreeAsync(q, other) == cudaSuccess);
+  CHECK(other.wait() == cudaSuccess);
+  (void)cudaGetLastError();
+  simcuda::set_capacity(0, std::size_t{1} << 30);
+  CHECK(kinds() == Kinds{});
+}
+
 TEST_CASE("freed memory is never given out again, its use is reported") {
   const Settled settled;
   const Stream s;

@@ -38,6 +38,38 @@ __global__ void missing_syncwarp(float* out, int wrong) {
   out[t] = row[t ^ 1];  // bug: missing_syncwarp
 }
 
+__global__ void partial_syncwarp(float* out, int wrong) {
+  ACCRUE_SHARED(float, row, [32]);
+  const unsigned t = threadIdx.x;
+  row[t] = float(t);
+  __syncwarp(t < 16 ? 0x0000ffffu : 0xffff0000u);
+  out[t] = row[t ^ (wrong ? 16 : 1)];  // bug: partial_syncwarp
+}
+
+__global__ void narrow_syncwarp(float* out, int wrong) {
+  ACCRUE_SHARED(float, row, [32]);
+  const unsigned t = threadIdx.x;
+  row[t] = float(t);
+  __syncwarp();
+  for (unsigned n = 16; n > 0; n >>= 1) {
+    if (t < n) row[t] += row[t + n];  // bug: narrow_syncwarp
+    const unsigned met = wrong ? n / 2 : n;
+    if (t < met) __syncwarp((1u << met) - 1);
+  }
+  if (t == 0) *out = row[0];
+}
+
+// Lanes that have only read are waited for as well.
+__global__ void partial_syncwarp_after_reads(float* out, int wrong) {
+  ACCRUE_SHARED(float, row, [32]);
+  const unsigned t = threadIdx.x;
+  row[t] = float(t);
+  __syncwarp();
+  out[t] = row[t ^ 1];
+  __syncwarp(t < 16 ? 0x0000ffffu : 0xffff0000u);
+  row[t ^ (wrong ? 17 : 0)] = 0;  // bug: partial_syncwarp_after_reads
+}
+
 __global__ void past_the_row(float* out, int n, int wrong) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < n + wrong) out[i] = 1.0f;  // bug: past_the_row
@@ -68,6 +100,25 @@ __global__ void uninitialised_shared(float* out, int wrong) {
 
 __global__ void uninitialised_global(float* out, const float* in) {
   out[threadIdx.x] = in[threadIdx.x];  // bug: uninitialised_global
+}
+
+__global__ void static_and_dynamic(float* out) {
+  ACCRUE_SHARED_DYNAMIC(float, row);
+  ACCRUE_SHARED(float, fixed, [32 * 256]);
+  const unsigned t = threadIdx.x;
+  row[t] = fixed[t] = 1.0f;
+  out[t] = row[t] + fixed[t];
+}
+
+__global__ void traps(float* out, int wrong) {
+  if (wrong && threadIdx.x == 3) __trap();  // bug: traps
+  out[threadIdx.x] = 1.0f;
+}
+
+__global__ void assumes(float* out, int wrong) {
+  const float* const p = wrong ? nullptr : out;
+  __builtin_assume(__isGlobal(p));  // bug: assumes
+  out[threadIdx.x] = 1.0f;
 }
 
 __global__ void early_return(float* out, int wrong) {
@@ -212,6 +263,14 @@ cudaError_t run_planted(const std::string& name, bool bug, const Buffers& b, cud
   if (name == "reused_without_syncthreads")
     return launch(reused_without_syncthreads, 1, 128, 0, s, b.out, w);
   if (name == "missing_syncwarp") return launch(missing_syncwarp, 1, 32, 0, s, b.out, w);
+  if (name == "partial_syncwarp") return launch(partial_syncwarp, 1, 32, 0, s, b.out, w);
+  if (name == "narrow_syncwarp") return launch(narrow_syncwarp, 1, 32, 0, s, b.out, w);
+  if (name == "partial_syncwarp_after_reads")
+    return launch(partial_syncwarp_after_reads, 1, 32, 0, s, b.out, w);
+  if (name == "static_and_dynamic")  // 32 KiB and 16 KiB are all that a kernel may have
+    return launch(static_and_dynamic, 1, 32, bug ? 16400 : 16384, s, b.out);
+  if (name == "traps") return launch(traps, 1, 32, 0, s, b.out, w);
+  if (name == "assumes") return launch(assumes, 1, 32, 0, s, b.out, w);
   if (name == "past_the_row") return launch(past_the_row, 5, 256, 0, s, b.out, 1024, w);
   if (name == "past_the_tile") return launch(past_the_tile, 1, 33, 0, s, b.out, w);
   if (name == "dynamic_too_small")
@@ -242,6 +301,11 @@ cudaError_t run_planted(const std::string& name, bool bug, const Buffers& b, cud
     return launch(last_block_sums, 8, 64, 0, s, b.in, b.out, reinterpret_cast<unsigned*>(b.bins),
                   b.out + 16, w);
   return run_planted_ptx(name, bug, b, s);
+}
+
+cudaError_t allow_shared_memory(int bytes) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(static_and_dynamic),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
 cudaError_t run_axpy(float a, const float* x, float* y, int n, cudaStream_t s) {

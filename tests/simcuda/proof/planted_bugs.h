@@ -16,5 +16,7 @@ struct Buffers {
 /// Runs one kernel of planted_bugs.cu or planted_ptx.cu, with its mistake or without.
 cudaError_t run_planted(const std::string& name, bool bug, const Buffers& buffers, cudaStream_t s);
 cudaError_t run_planted_ptx(const std::string& name, bool bug, const Buffers& b, cudaStream_t s);
+/// How much dynamic shared memory the kernel "static_and_dynamic" may be launched with.
+cudaError_t allow_shared_memory(int bytes);
 /// y += a x
 cudaError_t run_axpy(float a, const float* x, float* y, int n, cudaStream_t s);

@@ -26,6 +26,10 @@ struct Report {
 /// makes it end with exit code 66, so a test that produces findings by accident fails.
 std::vector<Report> take_reports();
 
+/// Runs what is queued on every stream of every device, so that its findings are there. What ended
+/// a kernel is forgotten by its stream.
+void drain();
+
 /// Findings go to stderr as they appear, unless this is off.
 void set_verbose(bool on);
 
