@@ -10,8 +10,11 @@ KernelObserver* set_kernel_observer(KernelObserver* observer) noexcept {
 }
 
 namespace detail {
-KernelScope::KernelScope(std::string_view name, Stream stream)
-    : observer_(current_observer.load(std::memory_order_acquire)), name_(name), stream_(stream) {
+KernelObserver* kernel_observer() noexcept {
+  return current_observer.load(std::memory_order_acquire);
+}
+KernelScope::KernelScope(std::string_view name, Stream stream, KernelObserver* observer)
+    : observer_(observer), name_(name), stream_(stream) {
   if (observer_) observer_->before(name_, stream_);
 }
 KernelScope::~KernelScope() {

@@ -8,6 +8,12 @@
 
 namespace accrue {
 
+/// What one call of a kernel amounts to: floating-point operations (a multiply-add is two) and
+/// bytes of memory that it reads and writes when nothing stays in a cache. Zero: nobody counted.
+struct Work {
+  double flops = 0, bytes = 0;
+};
+
 /// Sees every kernel that runs: for tracing, counting, timing and debugging. Calls come in pairs,
 /// from the thread that runs the op; after() also when the kernel failed, and it must not throw.
 /// Kernels skipped on the meta device are reported too.
@@ -15,15 +21,18 @@ struct KernelObserver {
   virtual ~KernelObserver() = default;
   virtual void before(std::string_view kernel, Stream stream) = 0;
   virtual void after(std::string_view kernel, Stream stream) = 0;
+  /// Comes just before before(), for kernels with a `Work work_of(const Args&)` beside their Args.
+  virtual void work(std::string_view, Stream, const Work&) {}
 };
 /// Replaces the observer of all threads (nullptr: none); returns the earlier one. It must outlive
 /// its use.
 KernelObserver* set_kernel_observer(KernelObserver* observer) noexcept;
 
 namespace detail {
+KernelObserver* kernel_observer() noexcept;
 class KernelScope {
  public:
-  KernelScope(std::string_view name, Stream stream);
+  KernelScope(std::string_view name, Stream stream, KernelObserver* observer);
   ~KernelScope();
   KernelScope(const KernelScope&) = delete;
   KernelScope& operator=(const KernelScope&) = delete;
@@ -46,7 +55,10 @@ struct Kernel {
   Function cuda;
 
   void operator()(Stream stream, const Args& args) const {
-    const detail::KernelScope scope(name, stream);
+    KernelObserver* const observer = detail::kernel_observer();
+    if constexpr (requires { work_of(args); })
+      if (observer) observer->work(name, stream, work_of(args));
+    const detail::KernelScope scope(name, stream, observer);
     if (stream.device.is_meta()) return;
     Function run = cuda;
     if (stream.device.is_cpu()) {

@@ -3,6 +3,7 @@
 // the host.
 #include <cmath>
 #include <cstdint>
+#include <span>
 
 namespace accrue::kernels {
 
@@ -55,4 +56,9 @@ struct Segment {
   std::int64_t offset = 0, size = 0;  // in elements
   bool decay = false;
 };
+inline std::int64_t elements_of(std::span<const Segment> segments) {
+  std::int64_t n = 0;
+  for (const Segment& s : segments) n += s.size;
+  return n;
+}
 }  // namespace accrue::kernels

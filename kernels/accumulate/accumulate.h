@@ -2,6 +2,7 @@
 #include <span>
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -25,6 +26,12 @@ struct Accumulate {
   std::span<const std::int64_t> first_chunk;
   static constexpr std::int64_t kChunk = 16384;  // elements
 };
+inline Work work_of(const Accumulate& a) {
+  Work w;
+  for (const AccumulateItem& i : a.items)
+    w.bytes += moved(i.src, GradSink{i.dst, i.alpha, i.beta}).bytes;
+  return w;
+}
 extern const Kernel<Accumulate> accumulate;
 }  // namespace kernels
 }  // namespace accrue

@@ -2,6 +2,7 @@
 #include <span>
 #include <accrue/core/dispatch.h>
 #include <accrue/kernels/step_state.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue::kernels {
 
@@ -32,5 +33,11 @@ struct Adamw {
   const StepState* state = nullptr;   // on the device
   AdamwOptions options{};
 };
+/// Reads gradient, weight and moments; writes weight and moments, and the bfloat16 copy.
+inline Work work_of(const Adamw& a) {
+  const std::int64_t wide = size_of(a.grads.dtype), narrow = size_of(a.value.dtype);
+  return {0.0,
+          static_cast<double>(elements_of(a.segments) * (7 * wide + (narrow < wide ? narrow : 0)))};
+}
 extern const Kernel<Adamw> adamw;
 }  // namespace accrue::kernels

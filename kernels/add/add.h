@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
 #include <accrue/kernels/reduce.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -23,6 +24,8 @@ struct AddBackward {
   View workspace{};         // float64, leading_sum(dy.numel(), period).workspace() elements
   double factor = 1.0;      // db <- factor * sum of dy
 };
+inline Work work_of(const AddForward& a) { return moved(a.a, a.b, a.y); }
+inline Work work_of(const AddBackward& a) { return moved(a.dy, a.db); }
 extern const Kernel<AddForward> add_forward;
 extern const Kernel<AddBackward> add_backward;
 }  // namespace kernels

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/attention/attention.h>
@@ -8,6 +9,23 @@ namespace accrue {
 namespace kernels {
 ACCRUE_KERNEL(attention_forward, AttentionForward);
 ACCRUE_KERNEL(attention_backward, AttentionBackward);
+
+namespace {
+// Of one product of queries with keys.
+double pair_flops(const Shape& q, const Shape& k, bool causal) {
+  std::int64_t pairs = 0;
+  for (std::int64_t t = 0; t < q[1]; ++t)
+    pairs += causal ? std::clamp<std::int64_t>(t + 1 + k[1] - q[1], 0, k[1]) : k[1];
+  return product_flops(q[0] * q[2], pairs, q[3]);
+}
+}  // namespace
+Work work_of(const AttentionForward& a) {
+  return {2 * pair_flops(a.q.shape, a.k.shape, a.causal), moved(a.q, a.k, a.v, a.y, a.lse).bytes};
+}
+Work work_of(const AttentionBackward& a) {
+  return {5 * pair_flops(a.q.shape, a.k.shape, a.causal),
+          moved(a.dy, a.q, a.k, a.v, a.y, a.lse, a.dq, a.dk, a.dv).bytes};
+}
 
 std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward, Device device) {
   if (device.target() == DeviceType::kCuda) return backward ? q[0] * q[1] * q[2] : 0;

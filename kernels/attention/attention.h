@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -59,6 +60,10 @@ struct AttentionBackward {
   bool causal = true;
   double scale = 1;
 };
+/// Two products forward, five backward (scores are computed again), over the pairs that see each
+/// other.
+Work work_of(const AttentionForward& a);
+Work work_of(const AttentionBackward& a);
 extern const Kernel<AttentionForward> attention_forward;
 extern const Kernel<AttentionBackward> attention_backward;
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -18,6 +19,8 @@ struct CastBackward {
   ConstView dy;
   GradSink dx;  // of any floating dtype
 };
+inline Work work_of(const CastForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const CastBackward& a) { return moved(a.dy, a.dx); }
 extern const Kernel<CastForward> cast_forward;
 extern const Kernel<CastBackward> cast_backward;
 }  // namespace kernels

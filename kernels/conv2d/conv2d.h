@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
 #include <accrue/kernels/window.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -62,6 +63,19 @@ struct Conv2dBackwardWeight {
   View workspace{};
   View sum{};  // float32, the shape of weight; needed if dweight is bfloat16
 };
+inline double conv2d_flops(const Shape& y, const Shape& weight) {
+  return product_flops(y.numel(), 1, weight[1] * weight[2] * weight[3]);
+}
+inline Work work_of(const Conv2dForward& a) {
+  return {conv2d_flops(a.y.shape, a.weight.shape), moved(a.x, a.weight, a.bias, a.y).bytes};
+}
+inline Work work_of(const Conv2dBackwardInput& a) {
+  return {conv2d_flops(a.dy.shape, a.weight.shape), moved(a.dy, a.weight, a.dx).bytes};
+}
+inline Work work_of(const Conv2dBackwardWeight& a) {
+  return {a.dweight ? conv2d_flops(a.dy.shape, a.dweight.dst.shape) : 0.0,
+          moved(a.dy, a.x, a.dweight, a.dbias).bytes};
+}
 extern const Kernel<Conv2dForward> conv2d_forward;
 extern const Kernel<Conv2dBackwardInput> conv2d_backward_input;
 extern const Kernel<Conv2dBackwardWeight> conv2d_backward_weight;

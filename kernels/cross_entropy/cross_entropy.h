@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/loss.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -62,6 +63,15 @@ struct CrossEntropyRescale {
   ConstView gradient;
   GradSink dlogits;
 };
+inline Work work_of(const CrossEntropyForward& a) {
+  return moved(a.logits, a.targets, a.statistics, a.dlogits);
+}
+inline Work work_of(const CrossEntropyBackward& a) {
+  return moved(a.logits, a.targets, a.statistics, a.dlogits);
+}
+inline Work work_of(const CrossEntropyRescale& a) {
+  return a.gradient.ptr == a.dlogits.dst.ptr ? Work{} : moved(a.gradient, a.dlogits);
+}
 extern const Kernel<CrossEntropyForward> cross_entropy_forward;
 extern const Kernel<CrossEntropyBackward> cross_entropy_backward;
 extern const Kernel<CrossEntropyRescale> cross_entropy_rescale;

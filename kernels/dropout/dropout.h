@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/random.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -38,6 +39,8 @@ struct DropoutBackward {
   std::uint32_t site = 0;
   double p = 0;
 };
+inline Work work_of(const DropoutForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const DropoutBackward& a) { return moved(a.dy, a.dx); }
 extern const Kernel<DropoutForward> dropout_forward;
 extern const Kernel<DropoutBackward> dropout_backward;
 

@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
 #include <accrue/kernels/sort_plan.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -27,6 +28,11 @@ struct EmbeddingBackward {
   std::int64_t vocabulary = 0;  // V
   View workspace;               // int64 (embedding_workspace(tokens, V))
 };
+inline Work work_of(const EmbeddingForward& a) { return moved(a.tokens, a.y, a.y); }
+/// Adding to a gradient touches the rows of the tokens only.
+inline Work work_of(const EmbeddingBackward& a) {
+  return a.dweight.beta != 0 ? moved(a.tokens, a.dy, a.dy, a.dy) : moved(a.tokens, a.dy, a.dweight);
+}
 extern const Kernel<EmbeddingForward> embedding_forward;
 extern const Kernel<EmbeddingBackward> embedding_backward;
 

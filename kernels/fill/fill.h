@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -32,6 +33,8 @@ struct FillRandom {
   double a = 0, b = 1;  // low and high, or mean and standard deviation
   std::uint64_t seed = 0, stream_index = 0;
 };
+inline Work work_of(const Fill& a) { return moved(a.y); }
+inline Work work_of(const FillRandom& a) { return moved(a.y); }
 extern const Kernel<Fill> fill;
 extern const Kernel<FillRandom> fill_random;
 }  // namespace kernels

@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -26,6 +27,8 @@ struct GeluBackward {
   GradSink dx;  // may be dy
   Gelu kind = Gelu::kTanh;
 };
+inline Work work_of(const GeluForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const GeluBackward& a) { return moved(a.dy, a.x, a.dx); }
 extern const Kernel<GeluForward> gelu_forward;
 extern const Kernel<GeluBackward> gelu_backward;
 }  // namespace kernels

@@ -2,6 +2,7 @@
 #include <span>
 #include <accrue/core/dispatch.h>
 #include <accrue/kernels/step_state.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue::kernels {
 
@@ -27,6 +28,9 @@ struct GlobalNorm {
   ScheduleSpec schedule{};
   double max_norm = 0;  // 0: no clipping
 };
+inline Work work_of(const GlobalNorm& a) {
+  return {0.0, static_cast<double>(elements_of(a.segments) * size_of(a.grads.dtype))};
+}
 extern const Kernel<GlobalNorm> global_norm;
 
 inline constexpr std::int64_t kNormChunk = 4096;

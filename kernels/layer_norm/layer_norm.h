@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -29,6 +30,12 @@ struct LayerNormBackward {
   View
       partials;  // workspace (partial_workspace(rows, C), 2, C) of mean's dtype; see kernels/rows.h
 };
+inline Work work_of(const LayerNormForward& a) {
+  return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd);
+}
+inline Work work_of(const LayerNormBackward& a) {
+  return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.dweight, a.dbias);
+}
 extern const Kernel<LayerNormForward> layer_norm_forward;
 extern const Kernel<LayerNormBackward> layer_norm_backward;
 }  // namespace kernels

@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -25,6 +26,15 @@ struct LinearBackward {
   GradSink dx{}, dweight{}, dbias{};
   View workspace{}, reduce_workspace{};  // of gemm_workspace(); CUDA: of reduce_workspace()
 };
+inline Work work_of(const LinearForward& a) {
+  return {product_flops(a.x.shape.rows(), a.weight.shape[0], a.weight.shape[1]),
+          moved(a.x, a.weight, a.bias, a.y).bytes};
+}
+inline Work work_of(const LinearBackward& a) {
+  return {product_flops(a.dy.shape.rows(), a.weight.shape[0], a.weight.shape[1]) *
+              ((a.dx ? 1 : 0) + (a.dweight ? 1 : 0)),
+          moved(a.dy, a.x, a.weight, a.dx, a.dweight, a.dbias).bytes};
+}
 extern const Kernel<LinearForward> linear_forward;
 extern const Kernel<LinearBackward> linear_backward;
 }  // namespace kernels

@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -34,6 +35,18 @@ struct MatmulBackward {
   double alpha = 1.0;
   View workspace{};  // of gemm_workspace()
 };
+inline Work work_of(const MatmulForward& a) {
+  return {product_flops(a.y.shape.rows(), a.y.shape.cols(), a.a.shape[a.transpose_a ? -2 : -1]),
+          moved(a.a, a.b, a.y).bytes};
+}
+inline Work work_of(const MatmulBackward& a) {
+  const std::int64_t k = a.a   ? a.a.shape[a.transpose_a ? -2 : -1]
+                         : a.b ? a.b.shape[a.transpose_b ? -1 : -2]
+                               : 0;
+  return {
+      product_flops(a.dy.shape.rows(), a.dy.shape.cols(), k) * ((a.da ? 1 : 0) + (a.db ? 1 : 0)),
+      moved(a.dy, a.a, a.b, a.da, a.db).bytes};
+}
 extern const Kernel<MatmulForward> matmul_forward;
 extern const Kernel<MatmulBackward> matmul_backward;
 }  // namespace kernels

@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
 #include <accrue/kernels/window.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -34,6 +35,8 @@ struct MaxPool2dBackward {
   GradSink dx;
   WindowAxis height, width;
 };
+inline Work work_of(const MaxPool2dForward& a) { return moved(a.x, a.y, a.places); }
+inline Work work_of(const MaxPool2dBackward& a) { return moved(a.dy, a.places, a.dx); }
 extern const Kernel<MaxPool2dForward> max_pool2d_forward;
 extern const Kernel<MaxPool2dBackward> max_pool2d_backward;
 }  // namespace kernels

@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/loss.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -23,6 +24,8 @@ struct MseBackward {
   ConstView x, target;
   GradSink dx, dtarget;
 };
+inline Work work_of(const MseForward& a) { return moved(a.x, a.target); }
+inline Work work_of(const MseBackward& a) { return moved(a.x, a.target, a.dx, a.dtarget); }
 extern const Kernel<MseForward> mse_forward;
 extern const Kernel<MseBackward> mse_backward;
 

@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
 #include <accrue/kernels/reduce.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -22,6 +23,8 @@ struct MulBackward {
   std::int64_t period = 0;  // elements of b
   View workspace{};         // float64, leading_sum(dy.numel(), period).workspace() elements
 };
+inline Work work_of(const MulForward& a) { return moved(a.a, a.b, a.y); }
+inline Work work_of(const MulBackward& a) { return moved(a.dy, a.a, a.b, a.da, a.db); }
 extern const Kernel<MulForward> mul_forward;
 extern const Kernel<MulBackward> mul_backward;
 }  // namespace kernels

@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -18,6 +19,8 @@ struct ReluBackward {
   ConstView dy, y;
   GradSink dx;  // may be dy
 };
+inline Work work_of(const ReluForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const ReluBackward& a) { return moved(a.dy, a.y, a.dx); }
 extern const Kernel<ReluForward> relu_forward;
 extern const Kernel<ReluBackward> relu_backward;
 }  // namespace kernels

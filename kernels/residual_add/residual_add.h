@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/random.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -21,6 +22,7 @@ struct ResidualAddForward {
   std::uint32_t site = 0;
   double p = 0;
 };
+inline Work work_of(const ResidualAddForward& a) { return moved(a.x, a.f, a.y); }
 extern const Kernel<ResidualAddForward> residual_add_forward;
 }  // namespace kernels
 }  // namespace accrue

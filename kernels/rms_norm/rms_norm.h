@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -25,6 +26,10 @@ struct RmsNormBackward {
   GradSink dx, dweight;  // dx may be dy
   View partials;  // workspace (partial_workspace(rows, C), C) of rstd's dtype; see kernels/rows.h
 };
+inline Work work_of(const RmsNormForward& a) { return moved(a.x, a.weight, a.y, a.rstd); }
+inline Work work_of(const RmsNormBackward& a) {
+  return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.dweight);
+}
 extern const Kernel<RmsNormForward> rms_norm_forward;
 extern const Kernel<RmsNormBackward> rms_norm_backward;
 }  // namespace kernels

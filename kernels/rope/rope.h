@@ -2,6 +2,7 @@
 #include <memory>
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -32,6 +33,8 @@ struct RopeBackward {
   GradSink dx;  // may be dy
   RopeOptions options{};
 };
+inline Work work_of(const RopeForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const RopeBackward& a) { return moved(a.dy, a.dx); }
 extern const Kernel<RopeForward> rope_forward;
 extern const Kernel<RopeBackward> rope_backward;
 

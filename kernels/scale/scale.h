@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -19,6 +20,8 @@ struct ScaleBackward {
   GradSink dx;  // may be dy
   double factor = 1.0;
 };
+inline Work work_of(const ScaleForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const ScaleBackward& a) { return moved(a.dy, a.dx); }
 extern const Kernel<ScaleForward> scale_forward;
 extern const Kernel<ScaleBackward> scale_backward;
 }  // namespace kernels

@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -19,6 +20,8 @@ struct SiluBackward {
   ConstView dy, x;
   GradSink dx;  // may be dy
 };
+inline Work work_of(const SiluForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const SiluBackward& a) { return moved(a.dy, a.x, a.dx); }
 extern const Kernel<SiluForward> silu_forward;
 extern const Kernel<SiluBackward> silu_backward;
 }  // namespace kernels

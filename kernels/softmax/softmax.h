@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -20,6 +21,8 @@ struct SoftmaxBackward {
   ConstView dy, y;
   GradSink dx;  // may be dy
 };
+inline Work work_of(const SoftmaxForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const SoftmaxBackward& a) { return moved(a.dy, a.y, a.dx); }
 extern const Kernel<SoftmaxForward> softmax_forward;
 extern const Kernel<SoftmaxBackward> softmax_backward;
 }  // namespace kernels

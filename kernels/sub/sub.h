@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -14,6 +15,7 @@ struct SubForward {
   ConstView a, b;  // a.shape.numel() is a multiple of b's
   View y;          // may be a, or b if it has as many elements
 };
+inline Work work_of(const SubForward& a) { return moved(a.a, a.b, a.y); }
 extern const Kernel<SubForward> sub_forward;
 }  // namespace kernels
 }  // namespace accrue

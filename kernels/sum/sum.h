@@ -2,6 +2,7 @@
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
 #include <accrue/kernels/reduce.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -30,6 +31,8 @@ struct SumBackward {
   ReducePlan plan;
   double factor = 1.0;
 };
+inline Work work_of(const SumForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const SumBackward& a) { return moved(a.dy, a.dx); }
 extern const Kernel<SumForward> sum_forward;
 extern const Kernel<SumBackward> sum_backward;
 }  // namespace kernels

@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -18,6 +19,8 @@ struct SwigluBackward {
   ConstView dy, gate, up;
   GradSink dgate, dup;  // dup may be dy; dgate too, if dup is empty
 };
+inline Work work_of(const SwigluForward& a) { return moved(a.gate, a.up, a.y); }
+inline Work work_of(const SwigluBackward& a) { return moved(a.dy, a.gate, a.up, a.dgate, a.dup); }
 extern const Kernel<SwigluForward> swiglu_forward;
 extern const Kernel<SwigluBackward> swiglu_backward;
 }  // namespace kernels
