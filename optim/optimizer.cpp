@@ -4,6 +4,7 @@
 #include <accrue/core/trace.h>
 #include <accrue/kernels/global_norm/global_norm.h>
 #include <accrue/optim/optimizer.h>
+#include <accrue/optim/step_observer.h>
 
 namespace accrue::optim {
 namespace {
@@ -63,6 +64,7 @@ void Optimizer::step(Window& window, Tensor workspace) {
                                               .schedule = schedule_,
                                               .max_norm = max_norm_});
   update(segments_, state);
+  if (StepObserver* observer = step_observer()) observer->end();
   window.reset();
 }
 

@@ -2,6 +2,7 @@
 #include <string_view>
 #include <accrue/kernels/accumulate/accumulate.h>
 #include <accrue/optim/exact_sums.h>
+#include <accrue/optim/step_observer.h>
 #include <accrue/optim/window.h>
 
 namespace accrue::optim {
@@ -41,6 +42,7 @@ void Window::add(Tape& tape, const Loss& loss) {
     accumulate(items, parameters_.device());
   }
   ++micro_batches_;
+  if (StepObserver* observer = step_observer()) observer->micro_batch();
 }
 
 bool Window::settle() {
@@ -55,6 +57,7 @@ void Window::reset() {
   if (exact_) exact_->begin();
   micro_batches_ = 0;
   settled_ = false;
+  if (StepObserver* observer = step_observer()) observer->begin();
 }
 
 double Window::total(int which) const {

@@ -1,0 +1,84 @@
+#pragma once
+// The plan: how a logical batch fits a budget of memory, found before the first step on the meta
+// device.
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+#include <accrue/core/activation_policy.h>
+#include <accrue/core/allocator.h>
+#include <accrue/optim/rates.h>
+
+namespace accrue::optim {
+
+/// What may be chosen freely, because it changes no result.
+struct Knobs {
+  std::int64_t micro = 1;  // samples of a micro-batch
+  ActivationPolicy activations{};
+  bool operator==(const Knobs&) const = default;
+};
+
+/// One run of the whole program with these knobs on PlanRequest::device: its parameters, its
+/// optimizer, and one step over the first `samples` samples (the inputs of the whole logical batch
+/// exist all the time), with an optim::Window and Optimizer::step; whatever else the program
+/// allocates later comes behind.
+using MetaStep = std::function<void(const Knobs& knobs, std::int64_t samples)>;
+
+struct PlanRequest {
+  Device device = Device::meta();  // meta, of the kind of device that will run
+  std::int64_t batch = 1;          // samples of the logical batch
+  std::int64_t tokens = 1;         // of one sample
+  std::int64_t budget = 0;         // bytes; 0: none
+  /// Module paths of the blocks, in order: "transformer.h.0", ... Empty: there is no chain of
+  /// blocks, and nothing is computed again.
+  std::vector<std::string> blocks{};
+  // What the caller insists on.
+  std::int64_t micro = 0;  // 0: chosen; without a budget the smaller of 8 and the batch
+  std::optional<std::vector<Recompute>> recompute{};
+  std::optional<std::int64_t> loss_rows{}, mlp_rows{};
+  Rates rates{};
+};
+
+/// Knobs that were run on meta: nothing here is estimated but the seconds.
+struct Candidate {
+  Knobs knobs;
+  std::int64_t peak = 0;
+  CategoryBytes at_peak{};
+  double seconds = 0;  // of one step, by the rates
+  bool fits = true;
+};
+
+struct Plan {
+  PlanRequest request;
+  Candidate chosen;
+  std::vector<Candidate> candidates;  // `chosen` among them; those that fit first, by seconds
+  // At the chosen micro-batch, if the model is a chain. By Recompute: what all blocks keep between
+  // forward and backward, and seconds of a step spent in them.
+  std::array<std::int64_t, 3> kept{};
+  std::array<double, 3> block_seconds{};
+  struct LossRows {
+    std::int64_t rows = 0, bytes = 0;  // what exists at once besides what blocks keep and `always`
+    double seconds = 0;                // of a step, outside of the blocks
+  };
+  std::vector<LossRows> loss_rows;
+  std::int64_t always = 0;  // live before the first block: parameters, gradients, optimizer, batch
+  int meta_runs = 0;
+};
+
+/// Finds the fastest knobs whose peak is within the budget: micro-batch sizes that need a different
+/// number of passes; what each block recomputes, by dynamic programming over what it keeps and what
+/// it costs (Recompute by block, so blocks may differ); rows of logits and of MLPs, powers of two.
+/// A peak is that of a meta run with exactly these knobs, so it is exact to the byte. Without a
+/// budget nothing is computed again.
+/// Throws OutOfMemory when nothing fits: it names the smallest budget that works, and its knobs.
+/// While it runs, this thread's kernels and steps are observed and meta's timeline is recorded.
+Plan plan(const PlanRequest& request, const MetaStep& step);
+
+/// A table for people: what is always there, what each choice costs and saves, the candidates, the
+/// choice and the reason.
+std::string to_string(const Plan& plan);
+/// "micro-batch 4, blocks recomputed 3 of 12 (first 3), 1024 rows of logits at a time"
+std::string to_string(const Knobs& knobs, std::size_t blocks);
+}  // namespace accrue::optim

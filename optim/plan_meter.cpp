@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <accrue/core/name_scope.h>
+#include <accrue/optim/plan_meter.h>
+#include <accrue/optim/step_observer.h>
+
+namespace accrue::optim::detail {
+namespace {
+constexpr int kOutside = -1, kUnnamed = -2;
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+class Meter final : public KernelObserver, public StepObserver {
+ public:
+  Meter(const PlanRequest& request, MetaRun& run)
+      : request_(request),
+        run_(run),
+        blocks_(static_cast<int>(request.blocks.size())),
+        memory_(Allocator::of(request.device)),
+        live_(request.blocks.size()) {
+    run_.keep.assign(live_.size(), 0);
+    run_.spike.assign(live_.size(), 0);
+    before_ = memory_.stats();
+    memory_.reset_peak();
+    memory_.start_timeline();
+    earlier_steps_ = set_step_observer(this);
+    earlier_kernels_ = set_kernel_observer(this);
+  }
+  ~Meter() override {
+    set_kernel_observer(earlier_kernels_);
+    set_step_observer(earlier_steps_);
+    memory_.stop_timeline();
+  }
+  Meter(const Meter&) = delete;
+  Meter& operator=(const Meter&) = delete;
+
+  void begin() override {
+    if (part_ == Part::kAfter) return;
+    cut();
+    part_ = Part::kStep;
+    seconds_.assign(1, std::vector<double>(live_.size() + 1));
+    next_pass();
+  }
+  void micro_batch() override {
+    if (part_ != Part::kStep) return;
+    cut();
+    seconds_.emplace_back(live_.size() + 1);
+    next_pass();
+  }
+  void end() override {
+    if (part_ != Part::kStep) return;
+    cut();
+    part_ = Part::kAfter;
+  }
+
+  void before(std::string_view kernel, Stream) override {
+    if (!mine() || part_ != Part::kStep) return;
+    if (const int owner = owner_of(NameScope::current()); owner != kUnnamed) kernel_owner_ = owner;
+    if (!backward_ && kernel.ends_with("_backward")) {
+      cut();
+      backward_ = true;
+      for (int i = 0; i < blocks_; ++i) run_.keep[at(i)] = std::max(run_.keep[at(i)], live_[at(i)]);
+    }
+    add_seconds(request_.rates.call);
+  }
+  void after(std::string_view, Stream) override {}
+  void work(std::string_view, Stream, const Work& work) override {
+    if (!mine() || part_ != Part::kStep) return;
+    if (const int owner = owner_of(NameScope::current()); owner != kUnnamed) kernel_owner_ = owner;
+    add_seconds(request_.rates.seconds(work));
+  }
+
+  void finish(std::int64_t passes, std::int64_t full_passes) {
+    cut();
+    ACCRUE_CHECK(part_ == Part::kAfter,
+                 "plan: the meta step ended without an Optimizer::step() in this thread");
+    const auto ran = static_cast<std::int64_t>(seconds_.size()) - 1;
+    ACCRUE_CHECK(ran == passes, "plan: the meta step ran ", ran, " micro-batches, expected ",
+                 passes, "; it must run the samples it is asked for, `micro` at a time");
+    const MemoryStats stats = memory_.stats();
+    run_.peak = stats.peak - before_.live;
+    for (std::size_t c = 0; c < stats.at_peak.size(); ++c)
+      run_.at_peak[c] = stats.at_peak[c] - before_.live_by_category[c];
+    run_.block_seconds.assign(live_.size(), 0);
+    for (std::size_t i = 0; i < seconds_.size(); ++i) {
+      // The first pass writes gradients, the second adds, and so do all that were left out.
+      const double times = i == 1 && full_passes > 2 ? static_cast<double>(full_passes - 1) : 1;
+      for (std::size_t b = 0; b < live_.size(); ++b)
+        run_.block_seconds[b] += times * seconds_[i][b];
+      run_.rest_seconds += times * seconds_[i].back();
+    }
+  }
+
+ private:
+  enum class Part { kBefore, kStep, kAfter };
+
+  bool mine() const { return std::this_thread::get_id() == thread_; }
+  void add_seconds(double s) {
+    seconds_.back()[kernel_owner_ < 0 ? live_.size() : at(kernel_owner_)] += s;
+  }
+  void next_pass() {
+    backward_ = false;
+    state_ = kOutside;
+    kernel_owner_ = kOutside;
+    std::fill(live_.begin(), live_.end(), 0);
+  }
+
+  int owner_of(std::string_view path) {
+    if (path.empty()) return kUnnamed;
+    if (const auto found = owners_.find(path); found != owners_.end()) return found->second;
+    int owner = kOutside;
+    for (int i = 0; i < blocks_; ++i) {
+      const std::string& block = request_.blocks[at(i)];
+      if (path.starts_with(block) && (path.size() == block.size() || path[block.size()] == '.'))
+        owner = i;
+    }
+    owners_.emplace(intern(path), owner);
+    return owner;
+  }
+
+  // What happened since the last call.
+  void cut() {
+    const std::vector<MemoryEvent> events = memory_.stop_timeline();
+    memory_.start_timeline();
+    for (const MemoryEvent& e : events) {
+      const int owner = owner_of(e.path);
+      if (part_ == Part::kStep) follow(owner, e.bytes);
+      if (e.bytes > 0)
+        note(e.live_after - before_.live);
+      else if (state_ == kOutside)
+        last_outside_ = e.live_after - before_.live;
+    }
+  }
+
+  // Where in the chain the program is: kOutside, a block, or behind the last one.
+  void follow(int owner, std::int64_t bytes) {
+    if (bytes > 0 && owner >= 0) {
+      if (!backward_ && state_ == kOutside) run_.always = std::max(run_.always, last_outside_);
+      state_ = owner;
+    } else if (bytes > 0 && owner == kOutside && blocks_ > 0) {
+      if (!backward_ && state_ == blocks_ - 1) state_ = blocks_;
+      if (backward_ && state_ == 0) state_ = kOutside;
+    }
+    if (owner >= 0) live_[at(owner)] += bytes;
+  }
+
+  void note(std::int64_t live) {
+    if (part_ != Part::kStep || state_ == kOutside) {
+      run_.floor = std::max(run_.floor, live);
+      last_outside_ = live;
+      return;
+    }
+    live -= std::accumulate(live_.begin(), live_.begin() + state_, std::int64_t{0});
+    std::int64_t& most = state_ == blocks_ ? run_.head : run_.spike[at(state_)];
+    most = std::max(most, live);
+  }
+
+  const PlanRequest& request_;
+  MetaRun& run_;
+  int blocks_;
+  Allocator& memory_;
+  std::vector<std::int64_t> live_;  // by block, since this pass began
+  MemoryStats before_;
+  StepObserver* earlier_steps_ = nullptr;
+  KernelObserver* earlier_kernels_ = nullptr;
+  std::thread::id thread_ = std::this_thread::get_id();
+  std::unordered_map<std::string_view, int> owners_;
+  std::vector<std::vector<double>> seconds_;  // by pass, the update last; by block, the rest last
+  Part part_ = Part::kBefore;
+  bool backward_ = false;
+  int state_ = kOutside, kernel_owner_ = kOutside;
+  std::int64_t last_outside_ = 0;
+};
+}  // namespace
+
+double MetaRun::seconds() const {
+  return std::accumulate(block_seconds.begin(), block_seconds.end(), rest_seconds);
+}
+
+MetaRun run_on_meta(const PlanRequest& request, const MetaStep& step, const Knobs& knobs) {
+  MetaRun run;
+  run.knobs = knobs;
+  const std::int64_t full = request.batch / knobs.micro, rest = request.batch % knobs.micro;
+  const std::int64_t samples = std::min<std::int64_t>(full, 2) * knobs.micro + rest;
+  Meter meter(request, run);
+  step(knobs, samples);
+  meter.finish(std::min<std::int64_t>(full, 2) + (rest > 0 ? 1 : 0), full);
+  return run;
+}
+}  // namespace accrue::optim::detail
