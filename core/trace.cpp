@@ -162,6 +162,15 @@ void TraceRecorder::after(std::string_view kernel, Stream stream) {
   if (s.earlier) s.earlier->after(kernel, stream);
 }
 
+void TraceRecorder::work(std::string_view kernel, Stream stream, const Work& work) {
+  KernelObserver* earlier = nullptr;
+  {
+    const std::lock_guard lock(state_->mutex);
+    earlier = state_->earlier;
+  }
+  if (earlier) earlier->work(kernel, stream, work);
+}
+
 std::size_t TraceRecorder::events() const {
   const std::lock_guard lock(state_->mutex);
   return state_->ended.size();

@@ -47,6 +47,7 @@ class TraceRecorder final : public KernelObserver {
 
   void before(std::string_view kernel, Stream stream) override;
   void after(std::string_view kernel, Stream stream) override;
+  void work(std::string_view kernel, Stream stream, const Work& work) override;
 
  private:
   friend class TraceSpan;

@@ -3,6 +3,7 @@
 #include <span>
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -67,6 +68,17 @@ struct ExactUnfold {
   ConstView exponents, observed;
   static constexpr std::int64_t kChunk = ExactAccumulate::kChunk;
 };
+inline Work work_of(const ExactAccumulate& a) {
+  Work w;
+  for (const ExactItem& i : a.items)
+    w.bytes += bytes_of(i.leaf) + (i.first ? 1 : 2) * bytes_of(i.sum);
+  return w;
+}
+inline Work work_of(const ExactUnfold& a) {
+  Work w;
+  for (const ExactResult& i : a.items) w.bytes += moved(i.sum, i.dst).bytes;
+  return w;
+}
 extern const Kernel<ExactAccumulate> exact_accumulate;
 extern const Kernel<ExactUnfold> exact_unfold;
 }  // namespace kernels
