@@ -8,6 +8,7 @@
 #include <utility>
 #include <accrue/core/backend.h>
 #include <accrue/core/log.h>
+#include <accrue/core/trace.h>
 #include <accrue/optim/step.h>
 
 namespace accrue::optim {
@@ -167,10 +168,12 @@ void LogicalStep::accumulate(Run& r) {
 void LogicalStep::add(Run& r, std::int64_t count) {
   r.in_backward = false;
   r.live = Allocator::of(parameters_.device()).stats().live;
+  const TraceSpan span("micro-batch", static_cast<std::int64_t>(r.report.micro_batches.size()));
   Tape tape;
   const Tape::Scope on(tape);
   Loss loss;
   {
+    const TraceSpan of_forward("forward");
     const Timer timer(r.report.forward_seconds);
     loss = r.loss(r.at, count);
   }

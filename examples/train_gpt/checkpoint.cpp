@@ -13,20 +13,24 @@ using namespace accrue;
 namespace fs = std::filesystem;
 
 namespace {
-constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors";
+constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors",
+                           kExponents = "window.exponents";
 
 [[noreturn]] void corrupt(const std::string& path, const std::string& what) {
   detail::fail(ErrorCode::kCorrupt, path + ": " + what);
 }
 
 // Every tensor that a run's future depends on, in one fixed order.
-std::vector<std::pair<std::string, Tensor>> state_tensors(const ParameterSet& parameters,
-                                                          const optim::Optimizer& optimizer) {
+std::vector<std::pair<std::string, Tensor>> state_tensors(Trainer& trainer) {
+  const ParameterSet& parameters = trainer.parameters();
+  const optim::Optimizer& optimizer = trainer.optimizer();
   std::vector<std::pair<std::string, Tensor>> out;
   for (const Parameter& p : parameters.all()) out.emplace_back(p.name, p.master);
   for (const optim::NamedTensor& s : optimizer.state())
     for (const Parameter& p : parameters.all())
       out.emplace_back(s.name + "/" + p.name, s.tensor.window(p.offset, p.shape));
+  if (const Tensor exponents = trainer.window().exponents(); exponents.defined())
+    out.emplace_back(kExponents, exponents);
   return out;
 }
 std::uint64_t hash_of(const std::vector<std::pair<std::string, Tensor>>& tensors) {
@@ -52,14 +56,11 @@ std::vector<std::pair<std::int64_t, std::string>> list(const std::string& dir) {
 }
 }  // namespace
 
-std::uint64_t state_hash(const ParameterSet& parameters, const optim::Optimizer& optimizer) {
-  return hash_of(state_tensors(parameters, optimizer));
-}
+std::uint64_t state_hash(Trainer& trainer) { return hash_of(state_tensors(trainer)); }
 
-std::string save_checkpoint(const std::string& dir, const ParameterSet& parameters,
-                            const optim::Optimizer& optimizer, const CheckpointInfo& info,
+std::string save_checkpoint(const std::string& dir, Trainer& trainer, const CheckpointInfo& info,
                             std::int64_t keep) {
-  const auto tensors = state_tensors(parameters, optimizer);
+  const auto tensors = state_tensors(trainer);
   const std::string path =
       dir + "/" + std::string(kPrefix) + std::to_string(info.window) + std::string(kSuffix);
   std::vector<nn::SafetensorsEntry> entries;
@@ -146,11 +147,11 @@ CheckpointInfo read_info(const std::string& path) {
   return info;
 }
 
-void load_checkpoint(const std::string& path, ParameterSet& parameters,
-                     optim::Optimizer& optimizer) {
+void load_checkpoint(const std::string& path, Trainer& trainer) {
+  ParameterSet& parameters = trainer.parameters();
   const CheckpointInfo info = read_info(path);
   const auto file = nn::SafetensorsFile::open(path);
-  const auto expected = state_tensors(parameters, optimizer);
+  const auto expected = state_tensors(trainer);
   if (file.names().size() != expected.size())
     corrupt(path, detail::concat("holds ", file.names().size(), " tensors, this run needs ",
                                  expected.size()));
@@ -158,9 +159,10 @@ void load_checkpoint(const std::string& path, ParameterSet& parameters,
   // place.
   std::uint64_t h = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const std::string& name = expected[i].first;
+    const auto& [name, tensor] = expected[i];
     const Parameter& p = parameters.all()[i % parameters.all().size()];
-    const Tensor scratch = parameters.grads().window(p.offset, p.shape);
+    const Tensor scratch =
+        name == kExponents ? tensor.clone() : parameters.grads().window(p.offset, p.shape);
     file.read_into(name, scratch);
     h = hash64(scratch, hash64(name, h));
   }
@@ -169,7 +171,9 @@ void load_checkpoint(const std::string& path, ParameterSet& parameters,
             "the content does not match its hash; the file is damaged. Remove it to go on from the "
             "checkpoint before it");
   for (const auto& [name, tensor] : expected) file.read_into(name, tensor);
+  if (expected.back().first == kExponents)
+    trainer.window().restore_exponents(expected.back().second);
   nn::refresh_values(parameters);
-  optimizer.restore_counters(info.step, info.skipped);
+  trainer.optimizer().restore_counters(info.step, info.skipped);
 }
 }  // namespace train_gpt

@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <vector>
-#include <accrue/core/parameter.h>
-#include <accrue/optim/optimizer.h>
+#include "examples/train_gpt/trainer.h"
 
 namespace train_gpt {
 
@@ -18,14 +17,13 @@ struct CheckpointInfo {
   std::vector<std::string> arguments;  // of the command line, without --resume
 };
 
-/// The hash that --hash prints: all weights (float32 masters) and moments, parameter by parameter.
-std::uint64_t state_hash(const accrue::ParameterSet& parameters,
-                         const accrue::optim::Optimizer& optimizer);
+/// The hash that --hash prints: all weights (float32 masters) and moments, parameter by parameter,
+/// and the exponents of exact numerics.
+std::uint64_t state_hash(Trainer& trainer);
 
 /// Writes <dir>/checkpoint-<window>.safetensors and removes all but the newest `keep`. Returns the
 /// path.
-std::string save_checkpoint(const std::string& dir, const accrue::ParameterSet& parameters,
-                            const accrue::optim::Optimizer& optimizer, const CheckpointInfo& info,
+std::string save_checkpoint(const std::string& dir, Trainer& trainer, const CheckpointInfo& info,
                             std::int64_t keep);
 
 /// The newest checkpoint file in `dir`; an error when there is none.
@@ -36,8 +34,7 @@ std::string newest_checkpoint(const std::string& dir);
 std::string set_checkpoints_aside(const std::string& dir);
 /// What a checkpoint says of itself, without its tensors.
 CheckpointInfo read_info(const std::string& path);
-/// Fills parameters and optimizer. Everything is checked first: names, shapes, the content's hash.
-/// A file that is not whole leaves both as they were and is an error of code kCorrupt.
-void load_checkpoint(const std::string& path, accrue::ParameterSet& parameters,
-                     accrue::optim::Optimizer& optimizer);
+/// Fills what the trainer has. Everything is checked first: names, shapes, the content's hash. A
+/// file that is not whole leaves all as it was and is an error of code kCorrupt.
+void load_checkpoint(const std::string& path, Trainer& trainer);
 }  // namespace train_gpt

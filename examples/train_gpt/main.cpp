@@ -12,9 +12,11 @@
 #include "examples/train_gpt/checkpoint.h"
 #include "examples/train_gpt/corpus.h"
 #include "examples/train_gpt/log.h"
+#include "examples/train_gpt/meta_step.h"
 #include "examples/train_gpt/pictures.h"
 #include "examples/train_gpt/progress.h"
 #include "examples/train_gpt/trainer.h"
+#include "examples/train_gpt/verify.h"
 
 using namespace accrue;
 using namespace train_gpt;
@@ -63,7 +65,7 @@ struct Session {
   const Options& o;
   std::vector<std::string> arguments;
   Corpus corpus;
-  std::int64_t micro = 0;
+  optim::Plan plan;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<data::Loader> loader;
   std::int64_t window = 0;  // logical batches done
@@ -72,10 +74,17 @@ struct Session {
     const auto report = trainer->optimizer().report();
     return {window, report.step, report.skipped, recipe(o), corpus.hash, arguments};
   }
-  std::string save() {
-    return save_checkpoint(o.out, trainer->parameters(), trainer->optimizer(), info(), o.keep);
-  }
+  std::string save() { return save_checkpoint(o.out, *trainer, info(), o.keep); }
 };
+
+// What the batch would need in one piece, where that is more than the budget.
+std::string whole_batch(const Session& s) {
+  const Options& o = s.o;
+  if (o.memory == 0) return {};
+  const std::int64_t peak = peak_in_one_piece(o, s.corpus.vocabulary);
+  return peak <= o.memory ? std::string{}
+                          : "; the batch in one piece would need " + format_bytes(peak);
+}
 
 void announce(const Session& s, Progress& progress) {
   const Options& o = s.o;
@@ -85,12 +94,11 @@ void announce(const Session& s, Progress& progress) {
       o.dtype, ", vocabulary ", s.corpus.vocabulary, "\ndata     ", o.data, ": ",
       s.corpus.train->tokens().count, " tokens to train on, ",
       s.corpus.validation ? s.corpus.validation->tokens().count : 0, " held out\nbatch    ",
-      o.batch, " sequences of ", o.model.context, " tokens (", tokens,
-      " tokens) in micro-batches of ", s.micro, "\nmemory   ",
+      o.batch, " sequences of ", o.model.context, " tokens (", tokens, " tokens)\nplan     ",
+      to_string(s.plan.chosen.knobs, s.plan.request.blocks.size()), "\nmemory   ",
       o.memory > 0 ? "budget " + format_bytes(o.memory) : std::string("no budget"),
-      ", predicted peak ",
-      format_bytes(predicted_peak(o, s.corpus.vocabulary, s.micro, s.corpus.validation.get())),
-      "\nthreads  ", num_threads(), ", instruction set ", name_of(current_isa())));
+      ", predicted peak ", format_bytes(s.plan.chosen.peak), whole_batch(s), "\nthreads  ",
+      num_threads(), ", instruction set ", name_of(current_isa())));
 }
 
 nlohmann::json number_or_null(double v) {
@@ -116,7 +124,8 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
     std::optional<TraceRecorder> trace;
     if (record && !o.trace.empty()) trace.emplace(TraceOptions{.synchronize = true});
     if (record) memory.start_timeline();
-    const optim::StepReport report = s.trainer->step(*batch, s.micro, s.window);
+    const optim::BatchReport how = s.trainer->step(*batch, s.window);
+    const optim::StepReport report = how.read();
     if (trace) {
       trace->stop();
       trace->write(o.trace);
@@ -146,11 +155,14 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
                         {"weight", report.weight},
                         {"skipped", report.skipped},
                         {"tokens_per_second", status.tokens_per_second},
+                        {"micro_batches", how.micro_batches.size()},
+                        {"retries", how.retries},
                         {"peak_bytes", status.peak_bytes}};
     skipped_in_a_row = report.skip ? skipped_in_a_row + 1 : 0;
     const bool last = s.window == o.steps || stop_signal != 0;
     if (s.corpus.validation && (last || (o.eval_every > 0 && s.window % o.eval_every == 0))) {
-      status.validation = s.trainer->evaluate(*s.corpus.validation, o.eval_samples, s.micro);
+      status.validation =
+          s.trainer->evaluate(*s.corpus.validation, o.eval_samples, s.plan.chosen.knobs.micro);
       line["validation"] = number_or_null(status.validation);
     }
     log.write(line);
@@ -219,11 +231,19 @@ int run(int argc, char** argv) {
       keep.push_back(all[i]);
   }
   keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
-  Session s{o, keep, load_corpus(o), 0, nullptr, nullptr, 0};
+  Session s{o, keep, load_corpus(o), {}, nullptr, nullptr, 0};
+  s.plan = optim::plan(plan_request(o, s.corpus.vocabulary),
+                       meta_step(o, s.corpus.vocabulary, s.corpus.validation.get()));
+  if (o.plan) {
+    std::printf("%s", to_string(s.plan).c_str());
+    return 0;
+  }
+  optim::Knobs knobs = s.plan.chosen.knobs;
+  if (o.numerics == "exact" && o.micro > 0) knobs.micro = o.micro;
+  if (o.verify) return verify(o, s.corpus, knobs, device);
   std::filesystem::create_directories(o.out);
-  s.micro = choose_micro(o, s.corpus.vocabulary, s.corpus.validation.get());
   Allocator::of(device).set_budget(o.memory);
-  s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device);
+  s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device, knobs);
   std::string aside;
   if (o.resume.empty()) {
     aside = set_checkpoints_aside(o.out);
@@ -233,7 +253,7 @@ int run(int argc, char** argv) {
     check_recipe(path, info.recipe, recipe(o));
     ACCRUE_CHECK(info.data_hash == s.corpus.hash, "--resume: the content of ", o.data,
                  " has changed since the checkpoint");
-    load_checkpoint(path, s.trainer->parameters(), s.trainer->optimizer());
+    load_checkpoint(path, *s.trainer);
     s.window = info.window;
   }
   data::LoaderOptions order;
@@ -261,9 +281,7 @@ int run(int argc, char** argv) {
     }
   }
   if (code == 0) finish(s, log, files);
-  if (o.hash)
-    std::printf("weights %s\n",
-                to_hex(state_hash(s.trainer->parameters(), s.trainer->optimizer())).c_str());
+  if (o.hash) std::printf("weights %s\n", to_hex(state_hash(*s.trainer)).c_str());
   return code;
 }
 }  // namespace

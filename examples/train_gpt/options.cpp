@@ -104,6 +104,26 @@ Parsed parse(int argc, char** argv, Options& o) {
   app.add_option("--memory", memory,
                  "Budget for all tensors, such as 256MiB; a hard limit. 0: none")
       ->group("Batch and memory");
+  app.add_option(
+         "--recompute", o.recompute,
+         "What backward computes again instead of keeping it: none, the MLPs, whole blocks, "
+         "or auto: as little as the budget allows")
+      ->check(CLI::IsMember({"auto", "none", "mlps", "blocks"}))
+      ->group("Batch and memory");
+  app.add_option("--loss-rows", o.loss_rows,
+                 "Tokens whose logits exist at a time; 0: all, -1: chosen to fit")
+      ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40))
+      ->group("Batch and memory");
+  app.add_option("--mlp-rows", o.mlp_rows,
+                 "Tokens per tile of the MLPs that are computed again; 0: all, -1: chosen to fit")
+      ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40))
+      ->group("Batch and memory");
+  app.add_flag("--plan", o.plan, "Print how the batch would fit the budget, and do nothing else")
+      ->group("Batch and memory");
+  app.add_flag("--verify", o.verify,
+               "Run one step as planned and one with the whole batch in one piece, print the "
+               "largest difference, and do nothing else")
+      ->group("Batch and memory");
   app.add_option("--threads", o.threads,
                  "Threads; 0: one per processor. The result does not depend on it")
       ->check(CLI::Range(0, 4096))
@@ -148,6 +168,15 @@ Parsed parse(int argc, char** argv, Options& o) {
          "--dtype", o.dtype,
          "f32, or bf16: bfloat16 weights and activations, float32 gradients and master weights")
       ->check(CLI::IsMember({"f32", "bf16"}))
+      ->group("Numerics");
+  app.add_option("--numerics", o.numerics,
+                 "default: two cuts of a batch agree to the last few bits; exact: they have the "
+                 "same bits (docs/numerics.md)")
+      ->check(CLI::IsMember({"default", "exact"}))
+      ->group("Numerics");
+  app.add_option("--grain", o.grain,
+                 "Exact numerics: sequences whose gradients are computed together")
+      ->check(positive)
       ->group("Numerics");
   app.add_option("--label-smoothing", o.label_smoothing, "Label smoothing")
       ->check(CLI::Range(0.0, 0.999))
@@ -213,6 +242,14 @@ Parsed parse(int argc, char** argv, Options& o) {
     o.model.shape = o.shape == "gpt2" ? accrue::nn::GptShape::kGpt2 : accrue::nn::GptShape::kLlama;
     (void)o.model.resolved();
     o.micro = std::min(o.micro, o.batch);
+    if (o.numerics == "exact") {
+      // Tiles cut sums, so they belong to the recipe here.
+      o.loss_rows = std::max<std::int64_t>(o.loss_rows, 0);
+      o.mlp_rows = std::max<std::int64_t>(o.mlp_rows, 0);
+      ACCRUE_CHECK(o.mlp_rows == 0 || o.recompute == "mlps" || o.recompute == "blocks",
+                   "--mlp-rows with --numerics exact needs --recompute mlps or blocks: which MLPs "
+                   "are cut must not depend on the budget");
+    }
     if (app.count("--warmup") == 0) o.warmup = std::min(o.warmup, o.steps / 10);
     if (app.count("--min-lr") == 0) o.min_lr = std::min(o.min_lr, o.lr / 10);
     ACCRUE_CHECK(o.schedule == "constant" || o.steps > o.warmup, "--warmup (", o.warmup,
@@ -253,6 +290,12 @@ std::string recipe(const Options& o) {
   j["clip"] = o.clip;
   j["seed"] = o.seed;
   j["dtype"] = o.dtype;
+  j["numerics"] = o.numerics;
+  if (o.numerics == "exact") {
+    j["grain"] = o.grain;
+    j["loss_rows"] = o.loss_rows;
+    j["mlp_rows"] = o.mlp_rows;
+  }
   j["label_smoothing"] = o.label_smoothing;
   j["z_loss"] = o.z_loss;
   return j.dump();

@@ -15,9 +15,12 @@ struct Options {
   accrue::nn::GptConfig model;
   std::string shape = "gpt2";
   // batch and memory
-  std::int64_t batch = 64;      // the logical batch, in sequences
-  std::int64_t micro = 0;       // 0: chosen to fit the budget
-  std::int64_t memory = 0;      // budget in bytes; 0: none
+  std::int64_t batch = 64;                     // the logical batch, in sequences
+  std::int64_t micro = 0;                      // 0: chosen to fit the budget
+  std::int64_t memory = 0;                     // budget in bytes; 0: none
+  std::string recompute = "auto";              // auto, none, mlps or blocks
+  std::int64_t loss_rows = -1, mlp_rows = -1;  // -1: chosen; 0: all
+  bool plan = false, verify = false;
   int threads = 0;              // 0: one per processor
   std::string device = "auto";  // a device's own name once it is chosen
   // optimizer
@@ -30,6 +33,8 @@ struct Options {
   std::uint64_t seed = 1;
   // numerics
   std::string dtype = "f32";
+  std::string numerics = "default";  // or exact
+  std::int64_t grain = 1;            // exact: samples whose gradients are computed together
   double label_smoothing = 0.0, z_loss = 0.0;
   int max_skipped = 10;  // windows skipped in a row before giving up
   // output

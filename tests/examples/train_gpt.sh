@@ -111,22 +111,53 @@ expect_text "--resume $work/signal" "Ctrl-C says how to go on"
 [ "$(ls "$work"/signal/checkpoint-*.safetensors | wc -l)" = 1 ] || fail "Ctrl-C left no checkpoint"
 
 # Budgets: a hard limit with the smallest one that works, which then works, and changes nothing.
-train budget --memory 100KiB
+train budget --memory 100KiB --micro 0
 expect_rc 77 "a budget that is too small"
-expect_text "The smallest budget that works is --memory" "a budget that is too small"
-least=$(sed -nE 's/.*The smallest budget that works is --memory ([0-9]+) .*/\1/p' <<< "$err")
+expect_text "The smallest that works is" "a budget that is too small"
+least=$(sed -nE 's/.*The smallest that works is ([0-9]+) bytes.*/\1/p' <<< "$err")
 train budget --memory "$least" --micro 0
 expect_rc 0 "the smallest budget that works ($least)"
-expect_text "micro-batches of 1" "the smallest budget that works"
+expect_text "micro-batch 1, computed again" "the smallest budget that works"
 train budget --memory $((least - 1)) --micro 0
 expect_rc 77 "one byte less than the smallest budget"
 train budget --memory "$least" --micro 4
 expect_rc 77 "a micro-batch that does not fit"
 train budget --memory 1GiB
 [ "$(hash_of)" = "$reference" ] || fail "a budget changes the hash"
+train budget --memory 1GiB --recompute blocks
+[ "$(hash_of)" = "$reference" ] || fail "recomputed blocks change the hash"
 # The announced peak is the measured one.
 predicted=$(sed -nE 's/.*predicted peak (.*)$/\1/p' <<< "$out")
 grep -qE "step 8/8 .* peak $predicted\$" <<< "$out" || fail "the predicted peak '$predicted' is not the measured one: $out"
+
+# The plan is only printed; --verify runs one step both ways.
+train plan --memory "$least" --micro 0 --plan
+expect_rc 0 "--plan"
+expect_text "Chosen: micro-batch 1" "--plan"
+[ ! -e "$work/plan" ] || fail "--plan left files"
+train verify --memory "$((least + 50000))" --micro 0 --verify
+expect_rc 0 "--verify"
+expect_text "the same step" "--verify"
+
+# Exact numerics: one hash, whatever the micro-batch, what is computed again, the threads and a resume.
+exact=(--numerics exact --grain 2)
+train exact "${exact[@]}"
+expect_rc 0 "exact numerics"
+exact_hash=$(hash_of)
+train exact-again "${exact[@]}" --memory 100KiB
+least_exact=$(sed -nE 's/.*The smallest that works is ([0-9]+) bytes.*/\1/p' <<< "$err")
+for knobs in "--micro 1" "--micro 3 --threads 3" "--micro 5 --recompute mlps" "--micro 10 --recompute blocks" "--memory $least_exact"; do
+  # shellcheck disable=SC2086
+  train exact-again "${exact[@]}" $knobs
+  [ "$(hash_of)" = "$exact_hash" ] || fail "exact numerics: $knobs gives another hash: $(hash_of), not $exact_hash: $err"
+done
+rm "$work/exact/checkpoint-8.safetensors"
+train exact "${exact[@]}" --resume "$work/exact" --micro 1
+[ "$(hash_of)" = "$exact_hash" ] || fail "exact numerics: the resumed run gives another hash"
+train exact-verify "${exact[@]}" --verify
+expect_text "the same bits" "--verify with exact numerics"
+train exact "${exact[@]}" --resume "$work/exact" --grain 1
+expect_rc 2 "resume with another grain"
 
 # The other shape, dtype, optimizer and tokenizer: threads and resume change nothing there either.
 other=(--dtype bf16 --shape llama --heads 4 --kv-heads 2 --optimizer sgd --lr 0.1 --tokenizer char)
@@ -152,7 +183,7 @@ train bad --batch 0
 expect_rc 2 "--batch 0"
 train larger --micro 11
 expect_rc 0 "--micro larger than --batch"
-expect_text "micro-batches of 10" "--micro larger than --batch"
+expect_text "micro-batch 10" "--micro larger than --batch"
 train bad --memory 12XB
 expect_rc 2 "a size that is none"
 expect_text "is not a size" "a size that is none"
