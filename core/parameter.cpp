@@ -20,14 +20,14 @@ Parameter* ParameterSet::add(std::string_view name, const Shape& shape, bool dec
   return &p;
 }
 
-void ParameterSet::allocate(Device device, DType dtype) {
+void ParameterSet::allocate(Device device, DType dtype, bool master_weights) {
   ACCRUE_CHECK(!allocated(), "ParameterSet: allocate() was already called");
   ACCRUE_CHECK(is_floating(dtype), "ParameterSet: parameters must be of floating dtype, not ",
                dtype);
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   const Shape flat{total_};
   Tensor values = Tensor::zeros(flat, dtype, device, {"parameters", Category::kParameter});
-  Tensor master = dtype == wide
+  Tensor master = dtype == wide || !master_weights
                       ? values
                       : Tensor::zeros(flat, wide, device, {"master weights", Category::kParameter});
   Tensor grads = Tensor::zeros(flat, wide, device, {"gradients", Category::kGradient});

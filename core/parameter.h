@@ -22,7 +22,8 @@ struct Parameter {
       0;  // in elements, the same in every flat block (value, master, gradient, moments)
   std::int64_t size = 0;
   Tensor value;   // in the set's dtype; ops take this one, and it leads their gradients to `slot`
-  Tensor master;  // float32 master weights of a bfloat16 set; else the same block as `value`
+  Tensor master;  // float32 master weights of a bfloat16 set that has them; else the same block as
+                  // `value`
   GradSlot slot;
 };
 
@@ -40,7 +41,9 @@ class ParameterSet {
   /// Allocates the value block in `dtype` (float32, bfloat16 or float64), a float32 master block
   /// beside bfloat16, and the gradient block (float32; float64 for float64). Gradients are zero,
   /// values undefined: nn::initialize() fills them.
-  void allocate(Device device, DType dtype);
+  /// Without master weights a bfloat16 set is 4 bytes per parameter smaller; optimizers then round
+  /// stochastically (kernels/stochastic_rounding.h). Other dtypes never have a master of their own.
+  void allocate(Device device, DType dtype, bool master_weights = true);
 
   std::deque<Parameter>& all() { return parameters_; }
   const std::deque<Parameter>& all() const { return parameters_; }
@@ -51,7 +54,9 @@ class ParameterSet {
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
   const Tensor& values() const { return values_; }  // (padded)
-  const Tensor& master() const { return master_; }  // (padded)
+  const Tensor& master() const { return master_; }  // (padded); values() where there is none
+  /// Whether master() is a block of its own.
+  bool has_master() const { return master_.dtype() != values_.dtype(); }
   const Tensor& grads() const {
     return grads_;
   }  // (padded); untouched parameters hold stale numbers

@@ -27,7 +27,14 @@ void initialize(ParameterSet& parameters, std::uint64_t seed) {
   for (Parameter& p : parameters.all()) {
     ACCRUE_CHECK(p.initialize, "initialize: the parameter '", p.name, "' has no initializer");
     const NameScope scope(intern(p.name));
-    p.initialize(p.master, seed, p.slot.index);
+    const DType wide = parameters.grads().dtype();
+    if (p.master.dtype() == wide) {
+      p.initialize(p.master, seed, p.slot.index);
+    } else {
+      const Tensor unrounded = Tensor::empty(p.shape, wide, parameters.device());
+      p.initialize(unrounded, seed, p.slot.index);
+      p.value.copy_from(cast(unrounded, p.value.dtype()));
+    }
   }
   refresh_values(parameters);
 }

@@ -15,7 +15,7 @@ Initializer normal(double standard_deviation);
 Initializer uniform(double bound);
 
 /// Gives every parameter its initial value; in a bfloat16 set the master weights keep the unrounded
-/// one.
+/// one. Without master weights they are rounded to nearest, one parameter at a time.
 void initialize(ParameterSet& parameters, std::uint64_t seed);
 /// After the master weights changed (initialisation, loading): writes the values that ops read.
 void refresh_values(ParameterSet& parameters);

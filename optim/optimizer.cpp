@@ -12,6 +12,7 @@ using kernels::StepState;
 constexpr std::int64_t kStateWords = sizeof(StepState) / 8;
 static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 &&
               offsetof(StepState, weight) == 8);
+View master_of(const ParameterSet& set) { return set.has_master() ? set.master().view() : View{}; }
 }  // namespace
 
 Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule)
@@ -23,7 +24,7 @@ Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule)
 }
 
 Tensor Optimizer::add_state(const char* name) {
-  const Tensor t = Tensor::zeros({parameters_.padded()}, parameters_.master().dtype(),
+  const Tensor t = Tensor::zeros({parameters_.padded()}, parameters_.grads().dtype(),
                                  parameters_.device(), {name, Category::kOptimizer});
   state_.push_back({name, t});
   return t;
@@ -93,7 +94,7 @@ AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOpti
 }
 void AdamW::update(std::span<const kernels::Segment> touched, const StepState* state) {
   kernels::adamw(m_.stream(), {.value = parameters_.values().view(),
-                               .master = parameters_.master().view(),
+                               .master = master_of(parameters_),
                                .grads = parameters_.grads(),
                                .m = m_.view(),
                                .v = v_.view(),
@@ -109,7 +110,7 @@ Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& o
 }
 void Sgd::update(std::span<const kernels::Segment> touched, const StepState* state) {
   kernels::sgd(parameters_.values().stream(), {.value = parameters_.values().view(),
-                                               .master = parameters_.master().view(),
+                                               .master = master_of(parameters_),
                                                .grads = parameters_.grads(),
                                                .momentum_buffer = momentum_.view(),
                                                .segments = touched,

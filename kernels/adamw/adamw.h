@@ -11,6 +11,7 @@ struct AdamwOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  std::uint64_t rounding_seed = 0;  // of bfloat16 sets without master weights
 };
 /// Throws on values outside 0 <= beta < 1, eps >= 0, weight_decay >= 0.
 void check_options(const AdamwOptions& options);
@@ -23,10 +24,12 @@ void check_options(const AdamwOptions& options);
 /// Where state->skip is set, nothing is written. Parameters without a segment (untouched in this
 /// window) stay as they are, their moments too; `step` counts the updates of the whole set.
 /// float32 and float64 sets: value, grads, m and v have one dtype. bfloat16 sets: master, grads, m
-/// and v are float32, p is the master, and value gets it rounded in the same pass.
+/// and v are float32, p is the master, and value gets it rounded in the same pass. Without a master
+/// p is the value itself, rounded stochastically (kernels/stochastic_rounding.h): the same bits on
+/// every instruction set and device.
 /// Moments are zero before step 1.
 struct Adamw {
-  View value, master;  // master: of bfloat16 sets only, ignored otherwise
+  View value, master;  // master: of bfloat16 sets only, may be empty; ignored otherwise
   ConstView grads;
   View m, v;
   std::span<const Segment> segments;  // of the touched parameters; on the host

@@ -1,9 +1,11 @@
 #include <accrue/kernels/adamw/adamw.h>
 #include <accrue/kernels/cpu/segments.h>
+#include <accrue/kernels/stochastic_rounding.h>
 #if defined(__x86_64__)
   #include <immintrin.h>
 #endif
 #include <accrue/kernels/cpu/simd_begin.h>
+#include <accrue/kernels/cpu/stochastic_rounding.h>
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 namespace {
@@ -72,10 +74,50 @@ void update(const Adamw& a) {
                    });
                  });
 }
+
+// Without master weights. What CUDA computes, operation by operation.
+void update_rounded(const Adamw& a) {
+  const StepState& s = *a.state;
+  const AdamwOptions& o = a.options;
+  const double step = static_cast<double>(s.step);
+  const auto all = [](double x) { return splat(static_cast<float>(x)); };
+  const Vec<float> scale = all(s.scale), eps = all(o.eps);
+  const Vec<float> beta1 = all(o.beta1), rest1 = all(1 - o.beta1);
+  const Vec<float> beta2 = all(o.beta2), rest2 = all(1 - o.beta2);
+  const Vec<float> rate = all(s.lr / -std::expm1(step * std::log(o.beta1)));
+  const Vec<float> correction = all(1 / std::sqrt(-std::expm1(step * std::log(o.beta2))));
+  const Vec<float> decayed = all(1 - s.lr * o.weight_decay);
+  const std::uint64_t key = random_key(o.rounding_seed, static_cast<std::uint64_t>(s.step));
+
+  bfloat16* p = a.value.data<bfloat16>();
+  const float* g = a.grads.data<float>();
+  float* m = a.m.data<float>();
+  float* v = a.v.data<float>();
+  for_each_chunk(
+      a.segments, kChunk, kGrain,
+      [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
+        const Vec<float> keep_weight = segment.decay ? decayed : splat(1.0f);
+        rounding_loop(key, segment.offset, offset - segment.offset, size,
+                      [&](std::int64_t i, const std::uint16_t* random, auto part) {
+                        const std::int64_t at = offset + i;
+                        const Vec<float> grad = load<float>(g + at, part) * scale;
+                        const Vec<float> m1 = fused(load<float>(m + at, part), beta1, grad * rest1);
+                        const Vec<float> v1 =
+                            fused(load<float>(v + at, part), beta2, grad * grad * rest2);
+                        const Vec<float> direction = m1 / fused(root<float>(v1), correction, eps);
+                        const Vec<float> before = load<float>(p + at, part);
+                        const Vec<float> p1 = fused(-direction, rate, before * keep_weight);
+                        store(m + at, m1, part);
+                        store(v + at, v1, part);
+                        store(p + at, round_stochastically(p1, random), part);
+                      });
+      });
+}
 }  // namespace
 
 void adamw(Stream, const Adamw& a) {
   if (a.state->skip) return;
+  if (a.value.dtype == DType::kBF16 && !a.master) return update_rounded(a);
   visit_float(a.value.dtype, [&]<class T>() { update<accumulate_t<T>, T>(a); });
 }
 }  // namespace accrue::kernels::ACCRUE_ISA_NAME

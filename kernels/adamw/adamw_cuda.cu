@@ -2,17 +2,22 @@
 #include <accrue/core/cuda/vector.cuh>
 #include <accrue/kernels/adamw/adamw.h>
 #include <accrue/kernels/cuda/segments.cuh>
+#include <accrue/kernels/cuda/stochastic_rounding.cuh>
 
 namespace accrue::kernels::cuda {
 namespace {
 using accrue::cuda::kWarp;
 
-constexpr int kThreads = 256, kVector = 4, kPerBlock = 8192;
+constexpr int kThreads = 256, kPerBlock = 8192;
+// Without master weights a thread takes the eight elements that share their random bits.
+template <class P>
+inline constexpr int kVector = std::is_same_v<P, bfloat16> ? 8 : 4;
 
 template <class C>
 struct Constants {
   C beta1, rest1, beta2, rest2, eps;
   double log_beta1, log_beta2, weight_decay;
+  std::uint64_t seed;
   explicit Constants(const AdamwOptions& o)
       : beta1(static_cast<C>(o.beta1)),
         rest1(static_cast<C>(1 - o.beta1)),
@@ -21,13 +26,15 @@ struct Constants {
         eps(static_cast<C>(o.eps)),
         log_beta1(std::log(o.beta1)),
         log_beta2(std::log(o.beta2)),
-        weight_decay(o.weight_decay) {}
+        weight_decay(o.weight_decay),
+        seed(o.rounding_seed) {}
 };
 
-// The blocks of a set; p is the master where there is one, and `value` only then.
-template <class C, class T>
+// The blocks of a set. P: of the numbers that are updated. They are the master where there is one,
+// and `value` is used only then.
+template <class C, class P, class T>
 struct Blocks {
-  C* p;
+  P* p;
   T* value;
   const C* g;
   C *m, *v;
@@ -36,44 +43,56 @@ struct Blocks {
 template <class C>
 struct Step {
   C scale, rate, correction, keep_weight;
+  std::uint64_t key;
 };
 
-template <bool kWhole, class C, class T>
-__device__ __forceinline__ void update_some(const Blocks<C, T>& b, std::int64_t at, int count,
-                                            const Constants<C>& o, const Step<C>& s) {
-  const auto read = [&](const C* from, C(&out)[kVector]) {
+// Element `element` of the parameter that begins at `offset`, and those that follow.
+template <bool kWhole, int kCount, class C, class P, class T>
+__device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64_t offset,
+                                            std::int64_t element, int count, const Constants<C>& o,
+                                            const Step<C>& s) {
+  const std::int64_t at = offset + element;
+  const auto read = [&](const auto* from, C(&out)[kCount]) {
     if constexpr (kWhole)
-      accrue::cuda::load<kVector>(from + at, out);
+      accrue::cuda::load<kCount>(from + at, out);
     else
-      accrue::cuda::load_partial<kVector>(from + at, count, out);
+      accrue::cuda::load_partial<kCount>(from + at, count, out);
   };
-  const auto write = [&](auto* to, const C(&v)[kVector]) {
+  const auto write = [&](auto* to, const C(&v)[kCount]) {
     if constexpr (kWhole)
-      accrue::cuda::store<kVector>(to + at, v);
+      accrue::cuda::store<kCount>(to + at, v);
     else
-      accrue::cuda::store_partial<kVector>(to + at, count, v);
+      accrue::cuda::store_partial<kCount>(to + at, count, v);
   };
-  C g[kVector], m[kVector], v[kVector], p[kVector];
+  C g[kCount], m[kCount], v[kCount], p[kCount];
   read(b.g, g);
   read(b.m, m);
   read(b.v, v);
   read(b.p, p);
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) {
+  for (int k = 0; k < kCount; ++k) {
     const C grad = g[k] * s.scale;
-    m[k] = m[k] * o.beta1 + grad * o.rest1;
-    v[k] = v[k] * o.beta2 + grad * grad * o.rest2;
-    p[k] = p[k] * s.keep_weight - m[k] / (std::sqrt(v[k]) * s.correction + o.eps) * s.rate;
+    if constexpr (std::is_same_v<P, bfloat16>) {
+      m[k] = std::fma(m[k], o.beta1, grad * o.rest1);
+      v[k] = std::fma(v[k], o.beta2, grad * grad * o.rest2);
+      const C direction = m[k] / std::fma(std::sqrt(v[k]), s.correction, o.eps);
+      p[k] = std::fma(-direction, s.rate, p[k] * s.keep_weight);
+    } else {
+      m[k] = m[k] * o.beta1 + grad * o.rest1;
+      v[k] = v[k] * o.beta2 + grad * grad * o.rest2;
+      p[k] = p[k] * s.keep_weight - m[k] / (std::sqrt(v[k]) * s.correction + o.eps) * s.rate;
+    }
   }
+  if constexpr (std::is_same_v<P, bfloat16>) round_stochastically(s.key, offset, element, p);
   write(b.m, m);
   write(b.v, v);
   write(b.p, p);
-  if constexpr (!std::is_same_v<C, T>) write(b.value, p);
+  if constexpr (!std::is_same_v<P, T>) write(b.value, p);
 }
 
-template <class C, class T>
+template <class C, class P, class T>
 __global__ void __launch_bounds__(kThreads)
-    update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, T> b) {
+    update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, P, T> b) {
   if (state->skip) return;
   // 1 - beta^step, once per block: in float64 it is too dear for every thread.
   ACCRUE_SHARED(C, shared, [2]);
@@ -85,36 +104,41 @@ __global__ void __launch_bounds__(kThreads)
 
   const auto part = batch.part(kPerBlock);
   const Step<C> s{static_cast<C>(state->scale), shared[0], shared[1],
-                  part.tag ? static_cast<C>(1 - state->lr * o.weight_decay) : C(1)};
+                  part.tag ? static_cast<C>(1 - state->lr * o.weight_decay) : C(1),
+                  random_key(o.seed, static_cast<std::uint64_t>(state->step))};
   const bool aligned =
       aligned_to(b.p + part.begin, 16) && aligned_to(b.g + part.begin, 16) &&
       aligned_to(b.m + part.begin, 16) && aligned_to(b.v + part.begin, 16) &&
-      (std::is_same_v<C, T> || aligned_to(b.value + part.begin, kVector * sizeof(T)));
-  for (int i = thread * kVector; i < part.size; i += kThreads * kVector) {
-    if (aligned && part.size - i >= kVector)
-      update_some<true>(b, part.begin + i, kVector, o, s);
+      (std::is_same_v<P, T> || aligned_to(b.value + part.begin, kVector<P> * sizeof(T)));
+  const std::int64_t first = static_cast<std::int64_t>(part.number) * kPerBlock;
+  const std::int64_t offset = part.begin - first;
+  for (int i = thread * kVector<P>; i < part.size; i += kThreads * kVector<P>) {
+    if (aligned && part.size - i >= kVector<P>)
+      update_some<true, kVector<P>>(b, offset, first + i, kVector<P>, o, s);
     else
-      update_some<false>(b, part.begin + i, part.size - i, o, s);
+      update_some<false, kVector<P>>(b, offset, first + i, part.size - i, o, s);
   }
 }
 
-template <class C, class T>
+template <class C, class P, class T>
 void run(Stream stream, const Adamw& a) {
-  constexpr bool kMaster = !std::is_same_v<C, T>;
-  const Blocks<C, T> blocks{(kMaster ? a.master : a.value).template data<C>(),
-                            a.value.template data<T>(), a.grads.template data<C>(),
-                            a.m.template data<C>(), a.v.template data<C>()};
+  constexpr bool kMaster = !std::is_same_v<P, T>;
+  const Blocks<C, P, T> blocks{(kMaster ? a.master : a.value).template data<P>(),
+                               a.value.template data<T>(), a.grads.template data<C>(),
+                               a.m.template data<C>(), a.v.template data<C>()};
   const Constants<C> constants(a.options);
   for_each_batch(
       a.segments, kPerBlock, [](const Segment& s) { return s.decay; },
       [&](const SegmentBatch& batch, dim3 grid) {
-        accrue::cuda::launch(update<C, T>, grid, dim3(kThreads), 0, stream, batch, constants,
+        accrue::cuda::launch(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch, constants,
                              a.state, blocks);
       });
 }
 }  // namespace
 
 void adamw(Stream stream, const Adamw& a) {
-  visit_float(a.value.dtype, [&]<class T>() { run<accumulate_t<T>, T>(stream, a); });
+  if (a.value.dtype == DType::kBF16 && !a.master) return run<float, bfloat16, bfloat16>(stream, a);
+  visit_float(a.value.dtype,
+              [&]<class T>() { run<accumulate_t<T>, accumulate_t<T>, T>(stream, a); });
 }
 }  // namespace accrue::kernels::cuda

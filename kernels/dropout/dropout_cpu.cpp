@@ -1,6 +1,6 @@
 #include <accrue/kernels/dropout/dropout.h>
 #include <accrue/kernels/cpu/simd_begin.h>
-#include <accrue/kernels/cpu/philox.h>
+#include <accrue/kernels/cpu/dropout_mask.h>
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 void dropout_backward(Stream, const DropoutBackward& a) {

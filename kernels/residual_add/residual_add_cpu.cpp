@@ -1,7 +1,7 @@
 #include <accrue/kernels/dropout/dropout.h>
 #include <accrue/kernels/residual_add/residual_add.h>
 #include <accrue/kernels/cpu/simd_begin.h>
-#include <accrue/kernels/cpu/philox.h>
+#include <accrue/kernels/cpu/dropout_mask.h>
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 void residual_add_forward(Stream, const ResidualAddForward& a) {

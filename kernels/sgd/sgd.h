@@ -10,7 +10,8 @@ namespace accrue::kernels {
 struct SgdOptions {
   double momentum = 0, dampening = 0;
   double weight_decay = 0;
-  bool nesterov = false;  // needs a momentum and no dampening
+  bool nesterov = false;            // needs a momentum and no dampening
+  std::uint64_t rounding_seed = 0;  // of bfloat16 sets without master weights
 };
 /// Throws on negative or infinite values, and on nesterov without momentum or with dampening.
 void check_options(const SgdOptions& options);
@@ -26,7 +27,7 @@ void check_options(const SgdOptions& options);
 /// Where state->skip is set, nothing is written. Parameters without a segment (untouched in this
 /// window) stay as they are, their buffers too. Dtypes as in Adamw.
 struct Sgd {
-  View value, master;  // master: of bfloat16 sets only, ignored otherwise
+  View value, master;  // master: of bfloat16 sets only, may be empty; ignored otherwise
   ConstView grads;
   View momentum_buffer;
   std::span<const Segment> segments;  // of the touched parameters; on the host

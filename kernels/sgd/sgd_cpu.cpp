@@ -1,6 +1,8 @@
 #include <accrue/kernels/cpu/segments.h>
 #include <accrue/kernels/sgd/sgd.h>
+#include <accrue/kernels/stochastic_rounding.h>
 #include <accrue/kernels/cpu/simd_begin.h>
+#include <accrue/kernels/cpu/stochastic_rounding.h>
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 namespace {
@@ -41,10 +43,46 @@ void update(const Sgd& a) {
                    });
                  });
 }
+
+// Without master weights. What CUDA computes, operation by operation.
+void update_rounded(const Sgd& a) {
+  const StepState& s = *a.state;
+  const SgdOptions& o = a.options;
+  const auto all = [](double x) { return splat(static_cast<float>(x)); };
+  const Vec<float> scale = all(s.scale), rate = all(s.lr), weight_decay = all(o.weight_decay);
+  const Vec<float> momentum = all(o.momentum), rest = all(1 - o.dampening);
+  const bool first = s.step == 1;
+  const std::uint64_t key = random_key(o.rounding_seed, static_cast<std::uint64_t>(s.step));
+
+  bfloat16* p = a.value.data<bfloat16>();
+  const float* g = a.grads.data<float>();
+  float* b = o.momentum != 0 ? a.momentum_buffer.data<float>() : nullptr;
+  for_each_chunk(a.segments, kChunk, kGrain,
+                 [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
+                   rounding_loop(key, segment.offset, offset - segment.offset, size,
+                                 [&](std::int64_t i, const std::uint16_t* random, auto part) {
+                                   const std::int64_t at = offset + i;
+                                   const Vec<float> before = load<float>(p + at, part);
+                                   Vec<float> step = load<float>(g + at, part) * scale;
+                                   if (segment.decay) step = fused(before, weight_decay, step);
+                                   if (b) {
+                                     const Vec<float> buffer =
+                                         first ? step
+                                               : fused(load<float>(b + at, part), momentum,
+                                                       step * rest);
+                                     store(b + at, buffer, part);
+                                     step = o.nesterov ? fused(buffer, momentum, step) : buffer;
+                                   }
+                                   const Vec<float> after = fused(-step, rate, before);
+                                   store(p + at, round_stochastically(after, random), part);
+                                 });
+                 });
+}
 }  // namespace
 
 void sgd(Stream, const Sgd& a) {
   if (a.state->skip) return;
+  if (a.value.dtype == DType::kBF16 && !a.master) return update_rounded(a);
   visit_float(a.value.dtype, [&]<class T>() { update<accumulate_t<T>, T>(a); });
 }
 }  // namespace accrue::kernels::ACCRUE_ISA_NAME

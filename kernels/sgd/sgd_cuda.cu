@@ -1,27 +1,34 @@
 #include <accrue/core/cuda/device.cuh>
 #include <accrue/core/cuda/vector.cuh>
 #include <accrue/kernels/cuda/segments.cuh>
+#include <accrue/kernels/cuda/stochastic_rounding.cuh>
 #include <accrue/kernels/sgd/sgd.h>
 
 namespace accrue::kernels::cuda {
 namespace {
-constexpr int kThreads = 256, kVector = 4, kPerBlock = 8192;
+constexpr int kThreads = 256, kPerBlock = 8192;
+// Without master weights a thread takes the eight elements that share their random bits.
+template <class P>
+inline constexpr int kVector = std::is_same_v<P, bfloat16> ? 8 : 4;
 
 template <class C>
 struct Constants {
   C momentum, rest, weight_decay;
   bool nesterov;
+  std::uint64_t seed;
   explicit Constants(const SgdOptions& o)
       : momentum(static_cast<C>(o.momentum)),
         rest(static_cast<C>(1 - o.dampening)),
         weight_decay(static_cast<C>(o.weight_decay)),
-        nesterov(o.nesterov) {}
+        nesterov(o.nesterov),
+        seed(o.rounding_seed) {}
 };
 
-// The blocks of a set; p is the master where there is one, and `value` only then.
-template <class C, class T>
+// The blocks of a set. P: of the numbers that are updated. They are the master where there is one,
+// and `value` is used only then.
+template <class C, class P, class T>
 struct Blocks {
-  C* p;
+  P* p;
   T* value;
   const C* g;
   C* buffer;  // null without momentum
@@ -31,83 +38,106 @@ template <class C>
 struct Step {
   C scale, rate, decay;
   bool first;
+  std::uint64_t key;
 };
 
-template <bool kWhole, class C, class T>
-__device__ __forceinline__ void update_some(const Blocks<C, T>& b, std::int64_t at, int count,
-                                            const Constants<C>& o, const Step<C>& s) {
-  const auto read = [&](const C* from, C(&out)[kVector]) {
+// x + a b; without master weights rounded once, so that every device has the same bits.
+template <class P, class C>
+__device__ __forceinline__ C add_product(C x, C a, C b) {
+  if constexpr (std::is_same_v<P, bfloat16>)
+    return std::fma(a, b, x);
+  else
+    return x + a * b;
+}
+
+// Element `element` of the parameter that begins at `offset`, and those that follow.
+template <bool kWhole, int kCount, class C, class P, class T>
+__device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64_t offset,
+                                            std::int64_t element, int count, const Constants<C>& o,
+                                            const Step<C>& s) {
+  const std::int64_t at = offset + element;
+  const auto read = [&](const auto* from, C(&out)[kCount]) {
     if constexpr (kWhole)
-      accrue::cuda::load<kVector>(from + at, out);
+      accrue::cuda::load<kCount>(from + at, out);
     else
-      accrue::cuda::load_partial<kVector>(from + at, count, out);
+      accrue::cuda::load_partial<kCount>(from + at, count, out);
   };
-  const auto write = [&](auto* to, const C(&v)[kVector]) {
+  const auto write = [&](auto* to, const C(&v)[kCount]) {
     if constexpr (kWhole)
-      accrue::cuda::store<kVector>(to + at, v);
+      accrue::cuda::store<kCount>(to + at, v);
     else
-      accrue::cuda::store_partial<kVector>(to + at, count, v);
+      accrue::cuda::store_partial<kCount>(to + at, count, v);
   };
-  C step[kVector], p[kVector], buffer[kVector] = {};
+  C step[kCount], p[kCount], buffer[kCount] = {};
   read(b.g, step);
   read(b.p, p);
   if (b.buffer && !s.first) read(b.buffer, buffer);
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) {
+  for (int k = 0; k < kCount; ++k) {
     step[k] *= s.scale;
-    if (s.decay != 0) step[k] += p[k] * s.decay;
+    if (s.decay != 0) step[k] = add_product<P>(step[k], p[k], s.decay);
   }
   if (b.buffer) {
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) {
-      buffer[k] = s.first ? step[k] : buffer[k] * o.momentum + step[k] * o.rest;
-      step[k] = o.nesterov ? step[k] + buffer[k] * o.momentum : buffer[k];
+    for (int k = 0; k < kCount; ++k) {
+      if constexpr (std::is_same_v<P, bfloat16>)
+        buffer[k] = s.first ? step[k] : std::fma(buffer[k], o.momentum, step[k] * o.rest);
+      else
+        buffer[k] = s.first ? step[k] : buffer[k] * o.momentum + step[k] * o.rest;
+      step[k] = o.nesterov ? add_product<P>(step[k], buffer[k], o.momentum) : buffer[k];
     }
     write(b.buffer, buffer);
   }
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) p[k] -= step[k] * s.rate;
+  for (int k = 0; k < kCount; ++k) p[k] = add_product<P>(p[k], -step[k], s.rate);
+  if constexpr (std::is_same_v<P, bfloat16>) round_stochastically(s.key, offset, element, p);
   write(b.p, p);
-  if constexpr (!std::is_same_v<C, T>) write(b.value, p);
+  if constexpr (!std::is_same_v<P, T>) write(b.value, p);
 }
 
-template <class C, class T>
+template <class C, class P, class T>
 __global__ void __launch_bounds__(kThreads)
-    update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, T> b) {
+    update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, P, T> b) {
   if (state->skip) return;
   const auto part = batch.part(kPerBlock);
   const Step<C> s{static_cast<C>(state->scale), static_cast<C>(state->lr),
-                  part.tag ? o.weight_decay : C(0), state->step == 1};
+                  part.tag ? o.weight_decay : C(0), state->step == 1,
+                  random_key(o.seed, static_cast<std::uint64_t>(state->step))};
   const bool aligned =
       aligned_to(b.p + part.begin, 16) && aligned_to(b.g + part.begin, 16) &&
       (!b.buffer || aligned_to(b.buffer + part.begin, 16)) &&
-      (std::is_same_v<C, T> || aligned_to(b.value + part.begin, kVector * sizeof(T)));
-  for (int i = static_cast<int>(threadIdx.x) * kVector; i < part.size; i += kThreads * kVector) {
-    if (aligned && part.size - i >= kVector)
-      update_some<true>(b, part.begin + i, kVector, o, s);
+      (std::is_same_v<P, T> || aligned_to(b.value + part.begin, kVector<P> * sizeof(T)));
+  const std::int64_t before = static_cast<std::int64_t>(part.number) * kPerBlock;
+  const std::int64_t offset = part.begin - before;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread * kVector<P>; i < part.size; i += kThreads * kVector<P>) {
+    if (aligned && part.size - i >= kVector<P>)
+      update_some<true, kVector<P>>(b, offset, before + i, kVector<P>, o, s);
     else
-      update_some<false>(b, part.begin + i, part.size - i, o, s);
+      update_some<false, kVector<P>>(b, offset, before + i, part.size - i, o, s);
   }
 }
 
-template <class C, class T>
+template <class C, class P, class T>
 void run(Stream stream, const Sgd& a) {
-  constexpr bool kMaster = !std::is_same_v<C, T>;
+  constexpr bool kMaster = !std::is_same_v<P, T>;
   const Constants<C> constants(a.options);
-  const Blocks<C, T> blocks{
-      (kMaster ? a.master : a.value).template data<C>(), a.value.template data<T>(),
+  const Blocks<C, P, T> blocks{
+      (kMaster ? a.master : a.value).template data<P>(), a.value.template data<T>(),
       a.grads.template data<C>(),
       constants.momentum != 0 ? a.momentum_buffer.template data<C>() : nullptr};
   for_each_batch(
       a.segments, kPerBlock, [](const Segment& s) { return s.decay; },
       [&](const SegmentBatch& batch, dim3 grid) {
-        accrue::cuda::launch(update<C, T>, grid, dim3(kThreads), 0, stream, batch, constants,
+        accrue::cuda::launch(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch, constants,
                              a.state, blocks);
       });
 }
 }  // namespace
 
 void sgd(Stream stream, const Sgd& a) {
-  visit_float(a.value.dtype, [&]<class T>() { run<accumulate_t<T>, T>(stream, a); });
+  if (a.value.dtype == DType::kBF16 && !a.master) return run<float, bfloat16, bfloat16>(stream, a);
+  visit_float(a.value.dtype,
+              [&]<class T>() { run<accumulate_t<T>, accumulate_t<T>, T>(stream, a); });
 }
 }  // namespace accrue::kernels::cuda
