@@ -19,9 +19,9 @@
 
 using namespace accrue;
 using accrue::test::error_of;
+using accrue::test::skipped_without_cuda;
 
 namespace {
-bool no_device() { return device_count(DeviceType::kCuda) == 0; }
 int destroyed = 0;
 cudaError_t destroy_number(int handle) {
   ++destroyed;
@@ -82,13 +82,13 @@ TEST_CASE("cuda: handles are given back once, and failures there are logged", "[
 }
 
 TEST_CASE("cuda: an ordinal beyond the last names how many there are", "[core][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   CHECK(error_of([] { Tensor::empty({1}, DType::kF32, Device::cuda(100)); }).find("cuda:100: ") ==
         0);
 }
 
 TEST_CASE("cuda: bytes survive the way there and back, larger than the ring", "[core][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   for (const std::int64_t n : {1, 3, 1000, 700001, 5000003}) {
     const auto in = numbers(n);
     const Tensor a = Tensor::from(in, {n}, Device::cuda());
@@ -100,7 +100,7 @@ TEST_CASE("cuda: bytes survive the way there and back, larger than the ring", "[
 }
 
 TEST_CASE("cuda: the source of an upload may be changed at once", "[core][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   std::vector<float> in = numbers(100000);
   const auto kept = in;
   const Tensor a = Tensor::empty({100000}, DType::kF32, Device::cuda());
@@ -110,7 +110,7 @@ TEST_CASE("cuda: the source of an upload may be changed at once", "[core][cuda]"
 }
 
 TEST_CASE("cuda: memory goes from one stream to another in order", "[core][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Device device = Device::cuda();
   const test::ReuseScope reuse(device);
   const OwnedStream side(device);
@@ -129,7 +129,7 @@ TEST_CASE("cuda: memory goes from one stream to another in order", "[core][cuda]
 }
 
 TEST_CASE("cuda: memory outlives the stream it was allocated on", "[core][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Device device = Device::cuda();
   const test::ReuseScope reuse(device);
   const auto in = numbers(5000);
@@ -146,7 +146,7 @@ TEST_CASE("cuda: memory outlives the stream it was allocated on", "[core][cuda]"
 }
 
 TEST_CASE("cuda: several devices in one process", "[core][cuda]") {
-  if (device_count(DeviceType::kCuda) < 2) return;
+  if (skipped_without_cuda(2)) return;
   const auto in = numbers(3000);
   const Tensor a = Tensor::from(in, {3000}, Device::cuda(0)), b = a.to(Device::cuda(1));
   CHECK(b.device() == Device::cuda(1));
@@ -168,7 +168,7 @@ TEST_CASE("cuda: several devices in one process", "[core][cuda]") {
 }
 
 TEST_CASE("cuda: a program that sets the device itself does not lead ours astray", "[core][cuda]") {
-  if (device_count(DeviceType::kCuda) < 2) return;
+  if (skipped_without_cuda(2)) return;
   const Tensor a = Tensor::zeros({100}, DType::kF32, Device::cuda(0));
   REQUIRE(cudaSetDevice(1) == cudaSuccess);
   {
@@ -183,7 +183,7 @@ TEST_CASE("cuda: a program that sets the device itself does not lead ours astray
 }
 
 TEST_CASE("cuda: an event orders two streams", "[core][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Device device = Device::cuda();
   const OwnedStream side(device);
   const auto in = numbers(10000);
@@ -200,7 +200,7 @@ TEST_CASE("cuda: an event orders two streams", "[core][cuda]") {
 }
 
 TEST_CASE("cuda: a fault that a kernel left is thrown once, by the next wait", "[core][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Device device = Device::cuda();
   const Tensor a = Tensor::zeros({1}, DType::kF32, device);
   backend(device).synchronize(a.stream());
@@ -226,6 +226,29 @@ TEST_CASE("cuda: the system's refusal is our OutOfMemory, and memory comes back"
           Tensor::empty({std::int64_t{1} << 40}, DType::kF32, device);
         }).find("the system has no more memory") != std::string::npos);
   CHECK_NOTHROW(Tensor::empty({1 << 20}, DType::kF32, device));
+}
+
+TEST_CASE("cuda: after a refusal, what other streams have freed can be had", "[core][cuda]") {
+  const Device device = Device::cuda();
+  Allocator& memory = Allocator::of(device);
+  const test::ReuseScope reuse(device);
+  memory.trim();
+  backend(device).synchronize(current_stream(device));
+  simcuda::set_order(simcuda::Order::kLazy);
+  simcuda::set_capacity(0, simcuda::used_bytes(0) + (1 << 20));
+  const OwnedStream side(device);
+  for (int i = 0; i < 3; ++i) {
+    {
+      const StreamScope on(side.get());
+      Tensor::empty({1 << 18}, DType::kI32, device).fill_zero();
+    }
+    // Too small to take the whole kept block, too large to fit beside it.
+    CHECK_NOTHROW(Tensor::empty({200 << 10}, DType::kI32, device).fill_zero());
+    CHECK_THROWS_AS(Tensor::empty({(1 << 18) + 1}, DType::kI32, device), OutOfMemory);
+  }
+  memory.trim();
+  simcuda::set_capacity(0, std::size_t{1} << 30);
+  simcuda::set_order(simcuda::Order::kRandom);
 }
 
 TEST_CASE("cuda: uploads and kernels of a step never make the host wait", "[core][cuda]") {

@@ -10,6 +10,7 @@
   #include <accrue/kernels/cuda/gemm.h>
   #include "tests/support/catch.h"
   #include "tests/support/check_op.h"
+  #include "tests/support/devices.h"
   #include "tests/support/gemm_problem.h"
   #if ACCRUE_CUDA_SIM
     #include <simcuda/simcuda.h>
@@ -21,7 +22,6 @@ using Types = GemmProblem::Types;
 
 namespace {
 const Device kDevice = Device::cuda(0);
-bool no_device() { return device_count(DeviceType::kCuda) == 0; }
 
 constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF64 = DType::kF64;
 const std::vector<Types> kTypes{
@@ -43,7 +43,7 @@ GemmProblem problem(GemmProblem::Sizes size, Types types) {
 }  // namespace
 
 TEST_CASE("cuda gemm: every dtype and transpose", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const bool ta = GENERATE(false, true), tb = GENERATE(false, true);
   for (const Types& t : kTypes) {
     GemmProblem{.size = {13, 37, 11}, .types = t, .ta = ta, .tb = tb, .device = kDevice}.check();
@@ -62,7 +62,7 @@ TEST_CASE("cuda gemm: every dtype and transpose", "[kernels][gemm][cuda]") {
 }
 
 TEST_CASE("cuda gemm: tiny and odd sizes, with every alpha and beta", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Types t = GENERATE(from_range(kTypes));
   for (const std::int64_t m : {1, 2, 9})
     for (const std::int64_t n : {1, 3, 8})
@@ -74,7 +74,7 @@ TEST_CASE("cuda gemm: tiny and odd sizes, with every alpha and beta", "[kernels]
 }
 
 TEST_CASE("cuda gemm: nothing to multiply is beta C + bias", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   for (const Types& t : kTypes) {
     problem({3, 5, 0}, t).check();
     for (const double beta : {0.0, 1.0, 0.5}) {
@@ -94,7 +94,7 @@ TEST_CASE("cuda gemm: nothing to multiply is beta C + bias", "[kernels][gemm][cu
 }
 
 TEST_CASE("cuda gemm: batches, apart and with one B for all", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Types t = GENERATE(from_range(kTypes));
   const bool one_b = GENERATE(false, true), bias = GENERATE(false, true);
   GemmProblem{.size = {5, 9, 140},
@@ -109,7 +109,7 @@ TEST_CASE("cuda gemm: batches, apart and with one B for all", "[kernels][gemm][c
 }
 
 TEST_CASE("cuda gemm: more matrices than one call takes", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   GemmProblem{.size = {1, 2, 1},
               .types = kTypes[0],
               .bias = true,
@@ -120,7 +120,7 @@ TEST_CASE("cuda gemm: more matrices than one call takes", "[kernels][gemm][cuda]
 }
 
 TEST_CASE("cuda gemm: matrices at any element", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Types t = GENERATE(from_range(kTypes));
   for (const std::int64_t shift : {1, 2, 4, 8})
     for (const bool bias : {false, true})
@@ -135,7 +135,7 @@ TEST_CASE("cuda gemm: matrices at any element", "[kernels][gemm][cuda]") {
 }
 
 TEST_CASE("cuda gemm: a bias of another dtype than C", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   for (const double beta : {0.0, 0.5}) {
     for (const DType bias : {kF32, kBF16}) {
       GemmProblem{.size = {6, 24, 20},
@@ -165,7 +165,7 @@ TEST_CASE("cuda gemm: a bias of another dtype than C", "[kernels][gemm][cuda]") 
 }
 
 TEST_CASE("cuda gemm: bfloat16 is rounded once, whatever is split", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   // 256 and three times 1: each 1 alone would be lost beside 256 in bfloat16, together they count.
   const std::int64_t k = 2048;
   std::vector<bfloat16> a(static_cast<std::size_t>(k), bfloat16(0.0f)), b(a.size(), bfloat16(1.0f));
@@ -191,7 +191,7 @@ TEST_CASE("cuda gemm: bfloat16 is rounded once, whatever is split", "[kernels][g
 }
 
 TEST_CASE("cuda gemm: NaN and infinity go where they belong", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   GemmProblem p{.size = {4, 16, 8}, .types = kTypes[0], .beta = 1, .device = kDevice, .gap = 0};
   std::vector<float> a = p.a.to_vector<float>(), c = p.start.to_vector<float>();
   a[8] = std::numeric_limits<float>::infinity();  // row 1
@@ -209,7 +209,7 @@ TEST_CASE("cuda gemm: NaN and infinity go where they belong", "[kernels][gemm][c
 }
 
 TEST_CASE("cuda gemm: what was prepared for a shape is kept", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const auto stats = [] { return kernels::cuda::gemm_cache_stats(kDevice); };
   kernels::cuda::clear_gemm_cache(kDevice);
   const GemmProblem p = problem({8, 16, 24}, kTypes[0]);
@@ -260,7 +260,7 @@ TEST_CASE("cuda gemm: what was prepared for a shape is kept", "[kernels][gemm][c
 }
 
 TEST_CASE("cuda gemm: any size of workspace, also none", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Restore restore;
   for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{100}, std::int64_t{1} << 20}) {
     kernels::set_gemm_workspace_bytes(bytes);
@@ -275,7 +275,7 @@ TEST_CASE("cuda gemm: any size of workspace, also none", "[kernels][gemm][cuda]"
 }
 
 TEST_CASE("cuda gemm: precision of float32 is chosen", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Restore restore;
   // 1 + 2^-12 needs 13 bits: TF32 has 11, bfloat16 8.
   const std::vector<float> fine(64, 1 + 0x1p-12f), ones(64, 1.0f);
@@ -312,7 +312,7 @@ TEST_CASE("cuda gemm: precision of float32 is chosen", "[kernels][gemm][cuda]") 
 }
 
 TEST_CASE("cuda gemm: tuning measures, and leaves C alone", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const Restore restore;
   kernels::set_gemm_tuning(true);
   kernels::cuda::clear_gemm_cache(kDevice);
@@ -330,7 +330,7 @@ TEST_CASE("cuda gemm: tuning measures, and leaves C alone", "[kernels][gemm][cud
 }
 
 TEST_CASE("cuda gemm: what cannot be done is said", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const auto error = [](kernels::Gemm g) {
     return error_of([&] { kernels::cuda::gemm(current_stream(kDevice), g); });
   };
@@ -356,7 +356,7 @@ TEST_CASE("cuda gemm: what cannot be done is said", "[kernels][gemm][cuda]") {
 }
 
 TEST_CASE("cuda gemm: products on two streams do not meet", "[kernels][gemm][cuda]") {
-  if (no_device()) return;
+  if (skipped_without_cuda()) return;
   const OwnedStream one(kDevice), two(kDevice);
   const auto stream = [&](std::size_t i) { return i % 2 ? one.get() : two.get(); };
   std::vector<GemmProblem> problems;

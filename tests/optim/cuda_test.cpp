@@ -6,6 +6,7 @@
   #include <accrue/core/backend.h>
   #include <accrue/optim/optim.h>
   #include "tests/support/catch.h"
+  #include "tests/support/devices.h"
   #include "tests/support/tiny_gpt.h"
   #if ACCRUE_CUDA_SIM
     #include <simcuda/simcuda.h>
@@ -80,7 +81,7 @@ double apart(const std::vector<double>& a, const std::vector<double>& b) {
 }  // namespace
 
 TEST_CASE("cuda: ten training steps are the cpu's, and have the same bits again", "[optim][cuda]") {
-  if (device_count(DeviceType::kCuda) == 0) return;
+  if (skipped_without_cuda()) return;
   const DType dtype = GENERATE(DType::kF32, DType::kBF16);
   const auto shape = dtype == DType::kF32 ? nn::GptShape::kGpt2 : nn::GptShape::kLlama;
   const Run cpu = ten_steps(Device::cpu(), dtype, shape);
@@ -98,7 +99,7 @@ TEST_CASE("cuda: ten training steps are the cpu's, and have the same bits again"
 }
 
 TEST_CASE("cuda: two devices train side by side, with the same bits", "[optim][cuda]") {
-  if (device_count(DeviceType::kCuda) < 2) return;
+  if (skipped_without_cuda(2)) return;
   Training a(Device::cuda(0), DType::kBF16, nn::GptShape::kGpt2);
   Training b(Device::cuda(1), DType::kBF16, nn::GptShape::kGpt2);
   a.step(0);

@@ -9,20 +9,44 @@
 #include <accrue/config.h>
 #include <accrue/core/allocator.h>
 #include <accrue/core/backend.h>
+#include "tests/support/devices.h"
 #if ACCRUE_CUDA_SIM
+  #include <accrue/core/cuda/fault.h>
   #include <accrue/kernels/gemm.h>
   #include <simcuda/simcuda.h>
+#endif
 
+namespace {
+struct Ended : Catch::TestEventListenerBase {
+  using TestEventListenerBase::TestEventListenerBase;
+  void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    ++count;
+    TestEventListenerBase::testCaseEnded(stats);
+  }
+  static inline int count = 0;
+};
+CATCH_REGISTER_LISTENER(Ended)
+}  // namespace
+
+#if ACCRUE_CUDA_SIM
 namespace {
 // What the simulated device has to complain about fails the test in which it happened.
 struct Reports : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;
   void testCaseEnded(const Catch::TestCaseStats& stats) override {
+    simcuda::drain();  // what the test left in the streams is its own
     for (const simcuda::Report& r : simcuda::take_reports()) {
       std::fprintf(stderr, "simulated CUDA, during '%s': %s: %s\n", stats.testInfo.name.c_str(),
                    r.kind.c_str(), r.text.c_str());
       ++count;
     }
+    for (int i = 0; i < accrue::device_count(accrue::DeviceType::kCuda); ++i) try {
+        accrue::cuda::check_fault(accrue::Device::cuda(i));
+      } catch (const accrue::Error& e) {
+        std::fprintf(stderr, "during '%s' nobody looked at: %s\n", stats.testInfo.name.c_str(),
+                     e.what());
+        ++count;
+      }
     TestEventListenerBase::testCaseEnded(stats);
   }
   static inline int count = 0;
@@ -31,8 +55,13 @@ CATCH_REGISTER_LISTENER(Reports)
 }  // namespace
 #endif
 
+namespace {
+constexpr int kSkipped = 77;  // what CTest takes for it
+}
+
 /// ACCRUE_TEST_DEVICE names the default device of all tests: cpu, or cuda. Where it cannot be used,
-/// nothing runs and the exit code is 77: skipped.
+/// nothing runs and the exit code is 77: skipped. So it is when every test that ran has said that
+/// it was.
 int main(int argc, char** argv) {
 #if ACCRUE_CUDA_SIM
   if (!std::getenv("SIM_DEVICES")) simcuda::set_devices(2);
@@ -41,7 +70,7 @@ int main(int argc, char** argv) {
   const accrue::Device device = accrue::Device::parse(name ? name : "cpu");
   if (device.is_cuda() && accrue::device_count(accrue::DeviceType::kCuda) == 0) {
     std::printf("skipped: %s\n", accrue::why_no_cuda().c_str());
-    return 77;
+    return kSkipped;
   }
   const accrue::DeviceScope everywhere(device);
   // Fresh memory is NaN in every test: nobody may rely on its content, and beta 0 must not read it.
@@ -64,5 +93,6 @@ int main(int argc, char** argv) {
 #if ACCRUE_CUDA_SIM
   result += Reports::count;
 #endif
-  return result == 0 ? 0 : 1;
+  if (result != 0) return 1;
+  return Ended::count > 0 && accrue::test::skipped_tests == Ended::count ? kSkipped : 0;
 }
