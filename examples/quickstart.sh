@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh Debian 12 to a training run: installs what is missing, builds train_gpt into build/quickstart and
-# trains with a logical batch of 64 samples that goes through the machine 8 samples at a time.
+# trains with a logical batch of 64 samples in a budget of memory that holds a fraction of it.
 # Arguments are added to the command line of train_gpt (the last one given wins): examples/quickstart.sh --micro 4
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +20,7 @@ run cmake --build build/quickstart --target train_gpt --parallel "$(build_jobs)"
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"  # spinning threads starve whatever else runs here
 run build/quickstart/examples/train_gpt \
   --data examples/data/king_james.txt \
-  --batch 64 --micro 8 --steps 100 --warmup 10 --save-every 50 --eval-every 25 \
+  --batch 64 --memory 48MiB --steps 100 --warmup 10 --save-every 50 --eval-every 25 \
   --dtype f32 \
   --out examples/out/quickstart \
   "$@"
