@@ -60,8 +60,9 @@ struct LogicalStep::Run {
   const MicroLoss& loss;
   std::int64_t began;  // the size
   BatchReport report{};
-  std::int64_t at = 0;    // samples that are in the window
-  std::int64_t live = 0;  // bytes, before the work that goes on
+  std::int64_t at = 0;     // samples that are in the window
+  std::int64_t begin = 0;  // of the micro-batch; its first grains may be in
+  std::int64_t live = 0;   // bytes, before the work that goes on
   bool in_backward = false;
   struct Failures {
     int all = 0, smallest = 0;
@@ -86,6 +87,7 @@ LogicalStep::LogicalStep(Optimizer& optimizer, ParameterSet& parameters, const S
   const bool alone = !options.peers || options.peers->size() == 1;
   ACCRUE_CHECK(alone || options.reduce, "LogicalStep: ", options.peers->size(),
                " ranks need a function `reduce` that adds their sums up");
+  ACCRUE_CHECK(options.peers || !options.reduce, "LogicalStep: `reduce` without `peers`");
   if (!alone && options.numerics == Numerics::kExact)
     detail::fail(ErrorCode::kUnsupported,
                  "LogicalStep: exact numerics over several ranks are not there yet");
@@ -123,8 +125,9 @@ BatchReport LogicalStep::run(std::int64_t samples, const MicroLoss& loss) {
       for (int passes = 1;; ++passes) {
         accumulate(r);
         if (close(r)) break;
+        r.workspace = {};
         ++r.report.redone;
-        r.at = 0;
+        r.at = r.begin = 0;
         r.report.micro_batches.clear();
         if (passes == kMostPasses)
           detail::fail(ErrorCode::kInternal,
@@ -151,15 +154,16 @@ BatchReport LogicalStep::run(std::int64_t samples, const MicroLoss& loss) {
 }
 
 void LogicalStep::accumulate(Run& r) {
+  const bool exact = options_.numerics == Numerics::kExact;
   while (r.at < r.samples) {
-    const std::int64_t count = std::min(size_, r.samples - r.at), begin = r.at, end = begin + count;
+    const std::int64_t count = std::min(size_, r.samples - r.begin);
+    const std::int64_t end = std::max(r.begin + count, r.at);  // it may have shrunk on the way
     try {
-      const bool exact = options_.numerics == Numerics::kExact;
       while (r.at < end) add(r, exact ? std::min(options_.grain, end - r.at) : count);
-      r.report.micro_batches.push_back(count);
+      r.report.micro_batches.push_back(r.at - r.begin);
+      r.begin = r.at;
     } catch (const OutOfMemory& e) {
       if (!options_.recover) throw;
-      if (r.at > begin) r.report.micro_batches.push_back(r.at - begin);
       after_failure(r, count, e);
     }
   }
@@ -191,17 +195,19 @@ void LogicalStep::after_failure(Run& r, std::int64_t count, const OutOfMemory& e
   ++r.report.retries;
   if (here.all > 1 && count > unit()) size_ = smaller(r, count, error);
   const std::int64_t sample = r.at;
-  const bool restart = r.in_backward && options_.numerics == Numerics::kDefault;
+  const bool exact = options_.numerics == Numerics::kExact, restart = r.in_backward && !exact;
   if (restart) {
     window_->reset();
     r.report.micro_batches.clear();
-    r.at = 0;
+    r.at = r.begin = 0;
     ++r.report.restarts;
   }
   log(LogLevel::kWarning,
       detail::concat("out of memory at sample ", sample, " of ", r.samples, ": ",
-                     restart ? "the window" : "the micro-batch", " is repeated, at most ",
-                     std::min(size_, r.samples), " samples at a time"));
+                     restart ? "the window"
+                     : exact ? "the grain"
+                             : "the micro-batch",
+                     " is repeated, at most ", std::min(size_, r.samples), " samples at a time"));
   reclaim();
 }
 
@@ -224,13 +230,11 @@ std::int64_t LogicalStep::smaller(const Run& r, std::int64_t count,
 }
 
 bool LogicalStep::close(Run& r) {
-  bool settled = false;
+  const Timer timer(r.report.optimizer_seconds);
   for (int tries = 1;; ++tries) {
     try {
-      if (!settled && !window_->settle()) return false;
-      settled = true;
-      r.workspace = optimizer_.workspace();
-      return true;
+      if (!r.workspace.defined()) r.workspace = optimizer_.workspace();
+      return window_->settle();  // last: it moves the exponents
     } catch (const OutOfMemory&) {
       if (!options_.recover || tries == kTries) throw;
     }
@@ -278,6 +282,7 @@ void LogicalStep::choose_next(const Run& r) {
 
 void LogicalStep::reclaim() {
   Allocator::of(parameters_.device()).trim();
+  Allocator::of(Device::cpu()).trim();  // batches and staging
   backend(parameters_.device()).system_reclaim();
 }
 
