@@ -101,6 +101,10 @@ bool copy_call(Call& call, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
   return true;
 }
 
+cublasStatus_t failed(cudaError_t injected, cublasStatus_t usual) {
+  return injected == cudaErrorMemoryAllocation ? CUBLAS_STATUS_ALLOC_FAILED : usual;
+}
+
 }  // namespace
 
 extern "C" {
@@ -112,7 +116,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* returned) {
   if (!library(handle, __func__)) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (library_call_fails(__func__)) return CUBLAS_STATUS_INTERNAL_ERROR;
+  if (const cudaError_t e = library_call_error(__func__))
+    return failed(e, CUBLAS_STATUS_INTERNAL_ERROR);
   Call call;
   const Preference* const p = preference(preferred, __func__);
   if (!p || requested <= 0 || !results || !returned || !copy_call(call, desc, a, b, c, d, __func__))
@@ -139,7 +144,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
   const Library* const owner = library(handle, __func__);
   if (!owner) return CUBLAS_STATUS_NOT_INITIALIZED;
-  if (library_call_fails(__func__)) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (const cudaError_t e = library_call_error(__func__))
+    return failed(e, CUBLAS_STATUS_EXECUTION_FAILED);
   Call call;
   if (!copy_call(call, desc, a_layout, b_layout, c_layout, d_layout, __func__))
     return CUBLAS_STATUS_INVALID_VALUE;

@@ -213,9 +213,12 @@ void declare(unsigned operation, const Access& access) {
   now = before;
 }
 
-bool library_call_fails(const char*) {
+cudaError_t library_call_error(const char*) {
   const Lock lock;
-  return injected(Call::kLibrary) != cudaSuccess;
+  return injected(Call::kLibrary);
+}
+bool library_call_fails(const char* function) {
+  return library_call_error(function) != cudaSuccess;
 }
 
 int device_of(cudaStream_t stream) {

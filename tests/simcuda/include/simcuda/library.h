@@ -44,6 +44,8 @@ void report_misuse(const char* kind, const std::string& text);
 
 /// Whether the n-th call of a library function is to fail now (simcuda.h, fail_next).
 bool library_call_fails(const char* function);
+/// The same; says which error was asked for, cudaSuccess when none.
+cudaError_t library_call_error(const char* function);
 
 /// The device of a stream; -1 for the default stream.
 int device_of(cudaStream_t stream);
