@@ -36,11 +36,14 @@ struct Adamw {
   const StepState* state = nullptr;   // on the device
   AdamwOptions options{};
 };
-/// Reads gradient, weight and moments; writes weight and moments, and the bfloat16 copy.
+/// Reads gradient, weight and moments; writes weight and moments, and the bfloat16 copy
+/// of a master.
 inline Work work_of(const Adamw& a) {
   const std::int64_t wide = size_of(a.grads.dtype), narrow = size_of(a.value.dtype);
-  return {0.0,
-          static_cast<double>(elements_of(a.segments) * (7 * wide + (narrow < wide ? narrow : 0)))};
+  const std::int64_t weights = narrow == wide ? 2 * wide
+                               : a.master     ? 2 * wide + narrow
+                                              : 2 * narrow;
+  return {0.0, static_cast<double>(elements_of(a.segments) * (5 * wide + weights))};
 }
 extern const Kernel<Adamw> adamw;
 }  // namespace accrue::kernels

@@ -34,11 +34,15 @@ struct Sgd {
   const StepState* state = nullptr;   // on the device
   SgdOptions options{};
 };
-/// Reads gradient, weight and momentum; writes weight and momentum, and the bfloat16 copy.
+/// Reads gradient, weight and momentum; writes weight and momentum, and the bfloat16 copy
+/// of a master.
 inline Work work_of(const Sgd& a) {
   const std::int64_t wide = size_of(a.grads.dtype), narrow = size_of(a.value.dtype);
-  return {0.0, static_cast<double>(elements_of(a.segments) * ((a.momentum_buffer ? 5 : 3) * wide +
-                                                              (narrow < wide ? narrow : 0)))};
+  const std::int64_t weights = narrow == wide ? 2 * wide
+                               : a.master     ? 2 * wide + narrow
+                                              : 2 * narrow;
+  const std::int64_t state = (a.momentum_buffer ? 3 : 1) * wide;
+  return {0.0, static_cast<double>(elements_of(a.segments) * (state + weights))};
 }
 extern const Kernel<Sgd> sgd;
 }  // namespace accrue::kernels
