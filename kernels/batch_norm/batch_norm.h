@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/work.h>
 
 namespace accrue {
 
@@ -95,6 +96,14 @@ struct BatchNormRunning {
   View running;
   double count = 0, momentum = 0.1;
 };
+// The moments take x in two passes.
+inline Work work_of(const BatchNormMoments& a) { return moved(a.x, a.x); }
+inline Work work_of(const BatchNormForward& a) { return moved(a.x, a.y); }
+inline Work work_of(const BatchNormSums& a) { return moved(a.dy, a.x); }
+inline Work work_of(const BatchNormBackward& a) {
+  return a.dx ? moved(a.dy, a.x, a.dx, a.dweight, a.dbias) : moved(a.dweight, a.dbias);
+}
+inline Work work_of(const BatchNormRunning& a) { return moved(a.moments, a.running, a.running); }
 extern const Kernel<BatchNormMoments> batch_norm_moments;
 extern const Kernel<BatchNormForward> batch_norm_forward;
 extern const Kernel<BatchNormSums> batch_norm_sums;
