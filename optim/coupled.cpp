@@ -125,9 +125,10 @@ void add_coupled(Window& window, std::int64_t micro_batches, const Encoder& enco
     }
     if (!wanted) continue;
     Tensor end = Tensor::zeros({}, DType::kF32, window.parameters().device());
+    const Tensor nothing = end.detach();
     tape.record(std::move(node), inputs, {}, end);
     parts.clear();
-    tape.backward(end);
+    window.add(tape, {end, nothing});
   }
 }
 }  // namespace accrue::optim

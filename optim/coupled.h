@@ -27,11 +27,12 @@ using CoupledLoss = std::function<Loss(std::span<const Tensor> embeddings)>;
 ///   3. every micro-batch again with a tape, backward from its rows of that gradient.
 /// The result depends on the logical batch, not on its cut into `micro_batches`. It costs one
 /// forward pass more than accumulation, the embeddings (twice while they are joined) and their
-/// gradients. An ambient tape sees nothing. Towers that the loss does not depend on, or whose
-/// encoder uses no parameters, get no gradient.
-/// Throws when micro_batches < 1, when the micro-batches' embeddings differ in number, dtype,
-/// device or in more than the first dimension, when the second call of encode gives other shapes,
-/// or where Window::add() would. Then the window may hold a part: reset() it.
+/// gradients. The window counts the loss as one micro-batch and each of step 3 as another, of sum
+/// and weight 0; in exact mode those are its grains. An ambient tape sees nothing. Towers that the
+/// loss does not depend on, or whose encoder uses no parameters, get no gradient. Throws when
+/// micro_batches < 1, when the micro-batches' embeddings differ in number, dtype, device or in more
+/// than the first dimension, when the second call of encode gives other shapes, or where
+/// Window::add() would. Then the window may hold a part: reset() it.
 void add_coupled(Window& window, std::int64_t micro_batches, const Encoder& encode,
                  const CoupledLoss& loss);
 }  // namespace accrue::optim

@@ -141,7 +141,7 @@ TEST_CASE("coupled: every split of a contrastive batch has the gradient of the w
       CHECK(apart(split, whole) < tolerance);
       CHECK(std::abs(split.loss / whole.loss - 1) < tolerance);
       CHECK(split.weight == whole.weight);
-      CHECK(split.micro_batches == 1);
+      CHECK(split.micro_batches == 1 + static_cast<int>(sizes.size()));
     }
   }
   // Two logical batches of one window add up, and an ambient tape records nothing of them.
@@ -153,6 +153,34 @@ TEST_CASE("coupled: every split of a contrastive batch has the gradient of the w
   CHECK(twice.weight == 2 * kSamples);
   for (double& g : twice.grads) g /= 2;
   CHECK(apart(twice, whole) < tolerance);
+}
+
+TEST_CASE("coupled: exact mode adds the loss and every micro-batch as grains", "[optim][coupled]") {
+  const optim::CoupledLoss loss = [&](std::span<const Tensor> e) {
+    return nn::contrastive_loss(e[0], e[1], {.temperature = 0.5});
+  };
+  Towers m(DType::kF32);
+  Outcome plain;
+  {
+    optim::Window window(m.set);
+    add_split(window, m, {2, 3, 2}, loss);
+    plain = read(m, window);
+  }
+  optim::Window exact(m.set, optim::Numerics::kExact);
+  const auto settled = [&] {
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      add_split(exact, m, {2, 3, 2}, loss);
+      if (exact.settle()) return read(m, exact);
+    }
+    FAIL("exact mode found no exponents");
+    return Outcome{};
+  };
+  const Outcome first = settled();
+  CHECK(apart(first, plain) < 1e-6);
+  CHECK(first.loss == Approx(plain.loss).epsilon(1e-6));
+  CHECK(first.weight == kSamples);
+  exact.reset();
+  CHECK(settled().grads == first.grads);
 }
 
 TEST_CASE("B70: the negatives of all micro-batches count", "[optim][coupled]") {
