@@ -15,6 +15,7 @@ struct ActivationPolicy {
   std::vector<Recompute> blocks{};  // by block; those beyond the end: kNone
   std::int64_t loss_rows = 0;       // tokens whose logits exist at a time; 0: all
   std::int64_t mlp_rows = 0;        // tokens per tile of the MLPs that are recomputed; 0: all
+  bool offload = false;  // inputs of kBlock blocks wait in host memory until backward needs them
 
   Recompute of(std::size_t block) const {
     return block < blocks.size() ? blocks[block] : Recompute::kNone;

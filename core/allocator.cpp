@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <accrue/core/allocator.h>
@@ -47,6 +48,7 @@ struct Allocator::State {
     std::intptr_t stream;  // whose order its content follows
   };
   Device device;
+  bool host = false;
   mutable std::mutex mutex;
   std::unordered_map<void*, Block> live;
   // Freed blocks by size; each knows its place among them by age.
@@ -67,6 +69,15 @@ struct Allocator::State {
   bool poison = false, recording = false, reusing = true;
   std::vector<MemoryEvent> timeline;
 
+  void* system_allocate(std::int64_t bytes, Stream stream) const {
+    Backend& b = backend(device);
+    return host ? b.host_allocate(bytes) : b.system_allocate(bytes, stream);
+  }
+  void system_release(void* ptr, std::int64_t bytes, Stream stream) const {
+    Backend& b = backend(device);
+    return host ? b.host_release(ptr, bytes, stream) : b.system_release(ptr, bytes, stream);
+  }
+
   void keep(void* ptr, std::int64_t real, std::intptr_t stream) {
     const std::uint64_t age = ++releases;
     kept_by_age.emplace(age, kept.emplace(real, Kept{ptr, age, stream}));
@@ -83,7 +94,7 @@ struct Allocator::State {
       const auto oldest = kept_by_age.begin()->second;
       const std::int64_t real = oldest->first;
       const Stream stream{device, oldest->second.stream};
-      backend(device).system_release(unkeep(oldest), real, stream);
+      system_release(unkeep(oldest), real, stream);
       stats.reserved -= real;
     }
   }
@@ -115,11 +126,11 @@ struct Allocator::State {
     // live ones together stay below twice the highest use.
     trim_to((stats.budget > 0 ? stats.budget : 2 * std::max(highest, stats.live + bytes)) - bytes);
     const std::int64_t size = reusing ? bytes : std::max<std::int64_t>(request, 1);
-    void* p = backend(device).system_allocate(size, stream);
+    void* p = system_allocate(size, stream);
     if (!p) {
       trim_to(0);
       backend(device).system_reclaim();
-      p = backend(device).system_allocate(size, stream);
+      p = system_allocate(size, stream);
     }
     if (p && !device.is_meta()) {
       stats.reserved += size;
@@ -176,9 +187,9 @@ struct Allocator::State {
     const auto blocks = groups();
     std::ostringstream out;
     if (const auto path = NameScope::current(); !path.empty()) out << path << ": ";
-    out << "out of memory on " << device << ": " << (tag.name.empty() ? "an allocation" : tag.name)
-        << " needs " << format_bytes(bytes) << " (" << bytes << " bytes), "
-        << format_bytes(stats.live) << " are in use";
+    out << "out of memory on " << (host ? "the host of " : "") << device << ": "
+        << (tag.name.empty() ? "an allocation" : tag.name) << " needs " << format_bytes(bytes)
+        << " (" << bytes << " bytes), " << format_bytes(stats.live) << " are in use";
     if (stats.budget > 0) {
       out << " of a budget of " << format_bytes(stats.budget) << "; the largest that would fit is "
           << format_bytes(std::max<std::int64_t>(0, stats.budget - stats.live));
@@ -194,17 +205,22 @@ struct Allocator::State {
   }
 };
 
-Allocator::Allocator(Device device) : state_(std::make_unique<State>()) { state_->device = device; }
+Allocator::Allocator(Device device, bool host) : state_(std::make_unique<State>()) {
+  state_->device = device;
+  state_->host = host;
+}
 Allocator::~Allocator() = default;
 
-Allocator& Allocator::of(Device device) {
+Allocator& Allocator::of(Device device) { return find(device, false); }
+Allocator& Allocator::host_of(Device device) { return find(device, true); }
+Allocator& Allocator::find(Device device, bool host) {
   (void)backend(device);
   // Never destroyed: a static tensor may be released after any static of ours is gone.
   static std::mutex mutex;
-  static auto& all = *new std::map<int, Allocator*>;
+  static auto& all = *new std::map<std::tuple<DeviceType, int, bool>, Allocator*>;
   const std::lock_guard lock(mutex);
-  Allocator*& a = all[static_cast<int>(device.type) * 256 + device.index];
-  if (!a) a = new Allocator(device);
+  Allocator*& a = all[{device.type, device.index, host}];
+  if (!a) a = new Allocator(device, host);
   return *a;
 }
 
@@ -224,7 +240,8 @@ void* Allocator::allocate(std::int64_t request, Tag tag) {
   s.live.emplace(ptr, block);
   ++s.stats.allocations;
   s.note(block, bytes);
-  if (s.poison) backend(s.device).fill_bytes(ptr, 0xFF, s.reusing ? bytes : request, stream);
+  if (s.poison && (!s.host || s.device.is_cpu()))
+    backend(s.device).fill_bytes(ptr, 0xFF, s.reusing ? bytes : request, stream);
   return ptr;
 }
 
@@ -241,7 +258,7 @@ void Allocator::release(void* ptr) noexcept {
   if (s.reusing) {
     s.keep(ptr, block.real, block.stream);
   } else {
-    backend(s.device).system_release(ptr, block.real, {s.device, block.stream});
+    s.system_release(ptr, block.real, {s.device, block.stream});
     s.stats.reserved -= block.real;
   }
 }

@@ -73,6 +73,9 @@ struct MemoryEvent {
 class Allocator {
  public:
   static Allocator& of(Device device);
+  /// The one of the host's memory that holds what left this device (Backend::host_allocate; see
+  /// offload.h): no part of the device's budget, with a budget and statistics of its own.
+  static Allocator& host_of(Device device);
 
   /// Throws OutOfMemory when live + rounded(bytes) would exceed the budget or the system refuses.
   /// Aligned to 64 bytes; blocks of 2 MiB and more to 2 MiB, on huge pages where the system has
@@ -124,7 +127,8 @@ class Allocator {
   ~Allocator();
 
  private:
-  explicit Allocator(Device device);
+  Allocator(Device device, bool host);
+  static Allocator& find(Device device, bool host);
   struct State;
   std::unique_ptr<State> state_;
 };

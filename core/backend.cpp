@@ -7,6 +7,7 @@
 #include <accrue/config.h>
 #include <accrue/core/allocator.h>
 #include <accrue/core/backend.h>
+#include <accrue/core/file.h>
 #include <accrue/core/log.h>
 #if ACCRUE_HAS_CUDA
   #include <accrue/core/cuda/backend.h>
@@ -30,8 +31,18 @@ class CpuBackend final : public Backend {
     return p;
   }
   void system_release(void* ptr, std::int64_t, Stream) noexcept override { std::free(ptr); }
+  void* host_allocate(std::int64_t bytes) override { return map_temporary_file(bytes); }
+  void host_release(void* ptr, std::int64_t bytes, Stream) noexcept override {
+    munmap(ptr, usize(bytes));
+  }
   void copy_to_host(void* d, const void* s, std::int64_t n, Stream) override { copy(d, s, n); }
   void copy_from_host(void* d, const void* s, std::int64_t n, Stream) override { copy(d, s, n); }
+  void copy_to_host_async(void* d, const void* s, std::int64_t n, Stream) override {
+    copy(d, s, n);
+  }
+  void copy_from_host_async(void* d, const void* s, std::int64_t n, Stream) override {
+    copy(d, s, n);
+  }
   void copy_within(void* d, const void* s, std::int64_t n, Stream) override { copy(d, s, n); }
   void fill_bytes(void* d, int byte, std::int64_t n, Stream) override {
     if (n > 0) std::memset(d, byte, usize(n));
@@ -57,11 +68,15 @@ class MetaBackend final : public Backend {
         next.fetch_add(static_cast<std::uintptr_t>((bytes + 4095) / 4096 * 4096)));
   }
   void system_release(void*, std::int64_t, Stream) noexcept override {}
+  void* host_allocate(std::int64_t bytes) override { return system_allocate(bytes, {}); }
+  void host_release(void*, std::int64_t, Stream) noexcept override {}
   void copy_to_host(void*, const void*, std::int64_t, Stream) override {
     detail::fail(ErrorCode::kUnsupported,
                  "a tensor on the meta device has no values; run on cpu or cuda to read them");
   }
   void copy_from_host(void*, const void*, std::int64_t, Stream) override {}
+  void copy_to_host_async(void*, const void*, std::int64_t, Stream) override {}
+  void copy_from_host_async(void*, const void*, std::int64_t, Stream) override {}
   void copy_within(void*, const void*, std::int64_t, Stream) override {}
   void fill_bytes(void*, int, std::int64_t, Stream) override {}
   void synchronize(Stream) override {}

@@ -32,6 +32,17 @@ class Backend {
   virtual void destroy_event(std::intptr_t event) noexcept = 0;
   virtual void record_event(std::intptr_t event, Stream s) = 0;
   virtual void wait_event(std::intptr_t event, Stream s) = 0;
+
+  /// Memory of the host that the device's streams copy to and from by themselves; nullptr when the
+  /// host has no more. On cuda page-locked. On cpu a mapped temporary file (core/file.h): the
+  /// system can write it out, as it can do with other memory only where there is swap space. On
+  /// meta nothing.
+  virtual void* host_allocate(std::int64_t bytes) = 0;
+  /// Gives it back after everything enqueued on s so far; may wait for that.
+  virtual void host_release(void* ptr, std::int64_t bytes, Stream s) noexcept = 0;
+  /// Between the device and memory of host_allocate(), in the order of the stream: nobody waits.
+  virtual void copy_to_host_async(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
+  virtual void copy_from_host_async(void* dst, const void* src, std::int64_t bytes, Stream s) = 0;
 };
 Backend& backend(Device device);
 

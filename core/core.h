@@ -12,6 +12,7 @@
 #include <accrue/core/loss.h>
 #include <accrue/core/memory_picture.h>
 #include <accrue/core/name_scope.h>
+#include <accrue/core/offload.h>
 #include <accrue/core/parallel.h>
 #include <accrue/core/parameter.h>
 #include <accrue/core/peers.h>

@@ -1,10 +1,12 @@
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -196,5 +198,29 @@ void write_text_file(const std::string& path, std::string_view text) {
   AtomicFile file(path);
   file.append(std::as_bytes(std::span(text)));
   file.commit();
+}
+
+void* map_temporary_file(std::int64_t bytes) {
+  const char* folder = std::getenv("TMPDIR");
+  std::string path = detail::concat(folder && *folder ? folder : "/tmp", "/accrue-XXXXXX");
+  const int fd = ::mkostemp(path.data(), O_CLOEXEC);
+  if (fd < 0) {
+    const int error = errno;
+    fail_io(path, "cannot create a temporary file: " + text_of(error));
+  }
+  (void)::unlink(path.c_str());
+  const auto size = static_cast<std::size_t>(bytes);
+  // Without the blocks a full disk would end the process at some later write.
+  int error = ::posix_fallocate(fd, 0, bytes);
+  void* p = nullptr;
+  if (error == 0) {
+    p = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) error = errno;
+  }
+  (void)::close(fd);
+  if (error == 0) return p;
+  if (error == ENOSPC || error == ENOMEM || error == EFBIG || error == EDQUOT) return nullptr;
+  fail_io(path,
+          detail::concat("cannot map a temporary file of ", bytes, " bytes: ", text_of(error)));
 }
 }  // namespace accrue

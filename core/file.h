@@ -81,4 +81,9 @@ class InputFile {
 std::string read_text_file(const std::string& path, std::int64_t limit = std::int64_t{1} << 30);
 /// Writes one text through AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);
+
+/// `bytes` of a new file without a name, mapped for reading and writing; it is gone with its
+/// mapping (munmap). In $TMPDIR, else /tmp. nullptr when the file system is full; other failures
+/// throw kIo.
+void* map_temporary_file(std::int64_t bytes);
 }  // namespace accrue

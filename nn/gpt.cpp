@@ -125,13 +125,13 @@ Block::Block(ParameterSet& set, const std::string& name, const GptConfig& c, int
       path(intern(name)) {}
 
 Tensor Block::operator()(const Tensor& x, const RandomState& random, Recompute what,
-                         std::int64_t mlp_rows) const {
+                         std::int64_t mlp_rows, bool offload) const {
   if (what == Recompute::kBlock)
     return recompute(
         [this, random, mlp_rows](const Tensor& in) {
           return (*this)(in, random, mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone, mlp_rows);
         },
-        x);
+        x, {.offload = offload});
   const double p = random.defined() ? dropout : 0.0;
   const Tensor a = attention(normalized(norm_1, x));
   Tensor h;
@@ -191,8 +191,9 @@ Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& random) const {
   x = Dropout{config.dropout, 0}(x, random);
   const bool training = Tape::current() != nullptr;
   for (std::size_t i = 0; i < blocks.size(); ++i)
-    x = training ? blocks[i](x, random, activations.of(i), activations.mlp_rows)
-                 : blocks[i](x, random);
+    x = training
+            ? blocks[i](x, random, activations.of(i), activations.mlp_rows, activations.offload)
+            : blocks[i](x, random);
   return normalized(norm, x);
 }
 

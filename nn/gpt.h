@@ -70,7 +70,8 @@ struct Block {
   std::string_view path;
   Block(ParameterSet& set, const std::string& name, const GptConfig& config, int index);
   Tensor operator()(const Tensor& x, const RandomState& random = {},
-                    Recompute what = Recompute::kNone, std::int64_t mlp_rows = 0) const;
+                    Recompute what = Recompute::kNone, std::int64_t mlp_rows = 0,
+                    bool offload = false) const;
 };
 
 /// The whole model. tokens: int32 or int64 (batch, time), time <= context.

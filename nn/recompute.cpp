@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <accrue/core/offload.h>
 #include <accrue/core/tape.h>
 #include <accrue/core/trace.h>
 #include <accrue/kernels/accumulate/accumulate.h>
@@ -37,14 +39,47 @@ void write(Stream stream, const Tensor& gradient, const Shape& shape, DType dtyp
   kernels::cast_backward(stream, {.dy = g, .dx = sink});
 }
 
+// The inputs of one call that wait on the host.
+struct Away {
+  std::vector<std::pair<std::size_t, std::unique_ptr<Offloaded>>> inputs;
+  std::weak_ptr<Away> before;  // of the call before: backward needs them next
+
+  void leave() {
+    for (auto& [at, input] : inputs) input->leave();
+  }
+  void prefetch() {
+    for (auto& [at, input] : inputs) input->prefetch();
+  }
+  void return_to(std::vector<Tensor>& all) {
+    for (auto& [at, input] : inputs) all[at] = input->take();
+    inputs.clear();
+    if (const auto next = before.lock()) next->prefetch();
+  }
+};
+
+std::shared_ptr<Away> send_away(const Tape& tape, const std::vector<Tensor>& inputs) {
+  thread_local const Tape* last_tape = nullptr;
+  thread_local std::weak_ptr<Away> last;
+  auto away = std::make_shared<Away>();
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (inputs[i].defined() && !inputs[i].grad_slot())
+      away->inputs.emplace_back(i, std::make_unique<Offloaded>(inputs[i]));
+  // What an earlier tape at this address held is gone with its nodes.
+  if (std::exchange(last_tape, &tape) == &tape) away->before = last;
+  last = away;
+  return away;
+}
+
 struct RecomputeNode {
   static constexpr std::string_view kName = "recompute";
   std::function<Tensor(std::span<const Tensor>)> f;
   std::vector<Tensor> inputs;
+  std::shared_ptr<Away> away;
 
   void backward(BackwardContext& c) const {
     Tape tape;
     std::vector<Tensor> again = inputs;
+    if (away) away->return_to(again);
     std::vector<int> watched;
     for (int i = 0; i < static_cast<int>(again.size()); ++i) {
       Tensor& t = again[static_cast<std::size_t>(i)];
@@ -141,7 +176,8 @@ struct TiledLossNode {
 
 bool recomputing() noexcept { return second_pass; }
 
-Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<Tensor> inputs) {
+Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<Tensor> inputs,
+                 RecomputeOptions options) {
   ACCRUE_CHECK(f != nullptr, "recompute: the function is empty");
   Tape* const tape = Tape::current();
   if (!tape) return f(inputs);
@@ -154,6 +190,9 @@ Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<T
     seen[i] = inputs[i].detach();
     first.watch(seen[i]);
   }
+  // Copied out while f runs. An outer recompute() that only observes drops this call's node.
+  std::shared_ptr<Away> away;
+  if (options.offload && tape->mode() == Tape::Mode::kRecord) away = send_away(*tape, inputs);
   Tensor y;
   {
     const Tape::Scope on(first);
@@ -165,15 +204,18 @@ Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<T
   if (!wanted) return y;
   std::vector<Tensor> kept = inputs;
   for (Tensor& t : kept)
-    if (t.defined() && !t.grad_slot()) t = t.detach();
-  tape->record(RecomputeNode{std::move(f), std::move(kept)}, pointers, first.parameters(), y);
+    if (t.defined() && !t.grad_slot()) t = away ? Tensor{} : t.detach();
+  if (away) away->leave();
+  tape->record(RecomputeNode{std::move(f), std::move(kept), std::move(away)}, pointers,
+               first.parameters(), y);
   return y;
 }
 
-Tensor recompute(std::function<Tensor(const Tensor&)> f, const Tensor& x) {
+Tensor recompute(std::function<Tensor(const Tensor&)> f, const Tensor& x,
+                 RecomputeOptions options) {
   ACCRUE_CHECK(f != nullptr, "recompute: the function is empty");
   return recompute([f = std::move(f)](std::span<const Tensor> in) { return f(in[0]); },
-                   std::vector<Tensor>{x});
+                   std::vector<Tensor>{x}, options);
 }
 
 Tensor tiled(std::function<Tensor(const Tensor&)> f, const Tensor& x, std::int64_t rows) {

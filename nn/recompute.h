@@ -10,13 +10,23 @@
 
 namespace accrue::nn {
 
+struct RecomputeOptions {
+  /// The inputs that are no parameters wait in the host's memory (Allocator::host_of) until
+  /// backward needs them; core/offload.h says how. Where copies run beside kernels (CUDA), one set
+  /// of inputs is fetched ahead: that of the call before, on the same tape. A copy that nobody else
+  /// holds leaves the device when recompute() returns and its caller lets go of it.
+  bool offload = false;
+};
+
 /// f(inputs), keeping only the inputs; backward calls f again. The result and all gradients have
 /// the bits they have without it (where no tensor is given twice). f must be a pure function of its
 /// inputs, of parameters and of RandomStates: dropout's masks are then the same again. What f
 /// captures must live until backward. f may itself call recompute() or tiled(). Without a tape it
 /// is f(inputs).
-Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<Tensor> inputs);
-Tensor recompute(std::function<Tensor(const Tensor&)> f, const Tensor& x);
+Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<Tensor> inputs,
+                 RecomputeOptions options = {});
+Tensor recompute(std::function<Tensor(const Tensor&)> f, const Tensor& x,
+                 RecomputeOptions options = {});
 
 /// f over the rows of x, `rows` at a time, and recomputed in backward: no more than one tile's
 /// intermediate results exist at once. x (..., C) is cut as (n, C); f gets (rows, C), the last tile

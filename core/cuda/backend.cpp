@@ -46,6 +46,21 @@ class CudaBackend final : public Backend {
     ACCRUE_CUDA_CHECK(cudaDeviceSynchronize());
     ACCRUE_CUDA_CHECK(cudaMemPoolTrimTo(pool_.get(), 0));
   }
+  void* host_allocate(std::int64_t bytes) override {
+    use_device(device_);
+    void* p = nullptr;
+    const cudaError_t code = cudaHostAlloc(&p, usize(bytes), cudaHostAllocPortable);
+    if (code == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      return nullptr;
+    }
+    ACCRUE_CUDA_CHECK(code);
+    return p;
+  }
+  void host_release(void* ptr, std::int64_t, Stream s) noexcept override {
+    ACCRUE_CUDA_CHECK_QUIET(cudaStreamSynchronize(native(s)));
+    ACCRUE_CUDA_CHECK_QUIET(cudaFreeHost(ptr));
+  }
   std::intptr_t main_stream() override { return reinterpret_cast<std::intptr_t>(main_.get()); }
   std::intptr_t create_stream() override {
     use_device(device_);
@@ -58,10 +73,7 @@ class CudaBackend final : public Backend {
   }
 
   void copy_to_host(void* dst, const void* src, std::int64_t bytes, Stream s) override {
-    if (bytes > 0) {
-      use_device(device_);
-      ACCRUE_CUDA_CHECK(cudaMemcpyAsync(dst, src, usize(bytes), cudaMemcpyDeviceToHost, native(s)));
-    }
+    copy_async(dst, src, bytes, cudaMemcpyDeviceToHost, s);
     synchronize(s);
   }
   void copy_from_host(void* dst, const void* src, std::int64_t bytes, Stream s) override {
@@ -69,10 +81,14 @@ class CudaBackend final : public Backend {
     const std::lock_guard lock(mutex_);
     uploads_.upload(dst, src, bytes, s);
   }
+  void copy_to_host_async(void* dst, const void* src, std::int64_t bytes, Stream s) override {
+    copy_async(dst, src, bytes, cudaMemcpyDeviceToHost, s);
+  }
+  void copy_from_host_async(void* dst, const void* src, std::int64_t bytes, Stream s) override {
+    copy_async(dst, src, bytes, cudaMemcpyHostToDevice, s);
+  }
   void copy_within(void* dst, const void* src, std::int64_t bytes, Stream s) override {
-    if (bytes <= 0 || dst == src) return;
-    use_device(device_);
-    ACCRUE_CUDA_CHECK(cudaMemcpyAsync(dst, src, usize(bytes), cudaMemcpyDeviceToDevice, native(s)));
+    if (dst != src) copy_async(dst, src, bytes, cudaMemcpyDeviceToDevice, s);
   }
   void fill_bytes(void* dst, int byte, std::int64_t bytes, Stream s) override {
     if (bytes <= 0) return;
@@ -102,6 +118,12 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  void copy_async(void* dst, const void* src, std::int64_t bytes, cudaMemcpyKind kind, Stream s) {
+    if (bytes <= 0) return;
+    use_device(device_);
+    ACCRUE_CUDA_CHECK(cudaMemcpyAsync(dst, src, usize(bytes), kind, native(s)));
+  }
+
   Device device_;
   Handle<cudaMemPool_t, cudaMemPoolDestroy> pool_;
   Handle<cudaStream_t, cudaStreamDestroy> main_;
