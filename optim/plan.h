@@ -22,8 +22,8 @@ struct Knobs {
 
 /// One run of the whole program with these knobs on PlanRequest::device: its parameters, its
 /// optimizer, and one step over the first `samples` samples (the inputs of the whole logical batch
-/// exist all the time), with an optim::Window and Optimizer::step; whatever else the program
-/// allocates later comes behind.
+/// exist all the time), with one Window::add() per micro-batch and Optimizer::step(); whatever else
+/// the program allocates later comes behind.
 using MetaStep = std::function<void(const Knobs& knobs, std::int64_t samples)>;
 
 struct PlanRequest {

@@ -21,9 +21,9 @@ class Meter final : public KernelObserver, public StepObserver {
         run_(run),
         blocks_(static_cast<int>(request.blocks.size())),
         memory_(Allocator::of(request.device)),
-        live_(request.blocks.size()) {
-    run_.keep.assign(live_.size(), 0);
-    run_.spike.assign(live_.size(), 0);
+        begins_(request.blocks.size() + 1) {
+    run_.keep.assign(request.blocks.size(), 0);
+    run_.spike.assign(request.blocks.size(), 0);
     before_ = memory_.stats();
     memory_.reset_peak();
     memory_.start_timeline();
@@ -42,13 +42,13 @@ class Meter final : public KernelObserver, public StepObserver {
     if (part_ == Part::kAfter) return;
     cut();
     part_ = Part::kStep;
-    seconds_.assign(1, std::vector<double>(live_.size() + 1));
+    seconds_.assign(1, std::vector<double>(begins_.size()));
     next_pass();
   }
   void micro_batch() override {
     if (part_ != Part::kStep) return;
     cut();
-    seconds_.emplace_back(live_.size() + 1);
+    seconds_.emplace_back(begins_.size());
     next_pass();
   }
   void end() override {
@@ -63,7 +63,9 @@ class Meter final : public KernelObserver, public StepObserver {
     if (!backward_ && kernel.ends_with("_backward")) {
       cut();
       backward_ = true;
-      for (int i = 0; i < blocks_; ++i) run_.keep[at(i)] = std::max(run_.keep[at(i)], live_[at(i)]);
+      if (state_ >= 0 && state_ < blocks_) enter(blocks_);  // a head that allocates nothing
+      for (int i = 0; i < blocks_; ++i)
+        run_.keep[at(i)] = std::max(run_.keep[at(i)], begins_[at(i + 1)] - begins_[at(i)]);
     }
     add_seconds(request_.rates.call);
   }
@@ -85,12 +87,11 @@ class Meter final : public KernelObserver, public StepObserver {
     run_.peak = stats.peak - before_.live;
     for (std::size_t c = 0; c < stats.at_peak.size(); ++c)
       run_.at_peak[c] = stats.at_peak[c] - before_.live_by_category[c];
-    run_.block_seconds.assign(live_.size(), 0);
+    run_.block_seconds.assign(at(blocks_), 0);
     for (std::size_t i = 0; i < seconds_.size(); ++i) {
       // The first pass writes gradients, the second adds, and so do all that were left out.
       const double times = i == 1 && full_passes > 2 ? static_cast<double>(full_passes - 1) : 1;
-      for (std::size_t b = 0; b < live_.size(); ++b)
-        run_.block_seconds[b] += times * seconds_[i][b];
+      for (std::size_t b = 0; b < at(blocks_); ++b) run_.block_seconds[b] += times * seconds_[i][b];
       run_.rest_seconds += times * seconds_[i].back();
     }
   }
@@ -100,13 +101,13 @@ class Meter final : public KernelObserver, public StepObserver {
 
   bool mine() const { return std::this_thread::get_id() == thread_; }
   void add_seconds(double s) {
-    seconds_.back()[kernel_owner_ < 0 ? live_.size() : at(kernel_owner_)] += s;
+    seconds_.back()[at(kernel_owner_ < 0 ? blocks_ : kernel_owner_)] += s;
   }
   void next_pass() {
     backward_ = false;
     state_ = kOutside;
     kernel_owner_ = kOutside;
-    std::fill(live_.begin(), live_.end(), 0);
+    std::fill(begins_.begin(), begins_.end(), 0);
   }
 
   int owner_of(std::string_view path) {
@@ -127,43 +128,44 @@ class Meter final : public KernelObserver, public StepObserver {
     const std::vector<MemoryEvent> events = memory_.stop_timeline();
     memory_.start_timeline();
     for (const MemoryEvent& e : events) {
-      const int owner = owner_of(e.path);
-      if (part_ == Part::kStep) follow(owner, e.bytes);
-      if (e.bytes > 0)
-        note(e.live_after - before_.live);
-      else if (state_ == kOutside)
-        last_outside_ = e.live_after - before_.live;
+      if (part_ == Part::kStep && e.bytes > 0) follow(owner_of(e.path));
+      live_ = e.live_after - before_.live;
+      if (e.bytes > 0) note();
     }
   }
 
-  // Where in the chain the program is: kOutside, a block, or behind the last one.
-  void follow(int owner, std::int64_t bytes) {
-    if (bytes > 0 && owner >= 0) {
-      if (!backward_ && state_ == kOutside) run_.always = std::max(run_.always, last_outside_);
-      state_ = owner;
-    } else if (bytes > 0 && owner == kOutside && blocks_ > 0) {
-      if (!backward_ && state_ == blocks_ - 1) state_ = blocks_;
+  // Where in the chain the program is: outside, in a block, or behind the last one.
+  void follow(int owner) {
+    if (owner >= 0) {
+      if (!backward_ && state_ == kOutside) run_.always = std::max(run_.always, live_);
+      if (!backward_ && owner > state_)
+        enter(owner);
+      else
+        state_ = owner;
+    } else if (owner == kOutside && blocks_ > 0) {
+      if (!backward_ && state_ == blocks_ - 1) enter(blocks_);
       if (backward_ && state_ == 0) state_ = kOutside;
     }
-    if (owner >= 0) live_[at(owner)] += bytes;
+  }
+  void enter(int state) {
+    while (state_ < state) begins_[at(++state_)] = live_;
   }
 
-  void note(std::int64_t live) {
+  void note() {
     if (part_ != Part::kStep || state_ == kOutside) {
-      run_.floor = std::max(run_.floor, live);
-      last_outside_ = live;
+      run_.floor = std::max(run_.floor, live_);
       return;
     }
-    live -= std::accumulate(live_.begin(), live_.begin() + state_, std::int64_t{0});
     std::int64_t& most = state_ == blocks_ ? run_.head : run_.spike[at(state_)];
-    most = std::max(most, live);
+    most = std::max(most, live_ - (begins_[at(state_)] - begins_[0]));
   }
 
   const PlanRequest& request_;
   MetaRun& run_;
   int blocks_;
   Allocator& memory_;
-  std::vector<std::int64_t> live_;  // by block, since this pass began
+  std::int64_t live_ = 0;
+  std::vector<std::int64_t> begins_;  // live bytes where a block begins in forward; the head last
   MemoryStats before_;
   StepObserver* earlier_steps_ = nullptr;
   KernelObserver* earlier_kernels_ = nullptr;
@@ -173,7 +175,6 @@ class Meter final : public KernelObserver, public StepObserver {
   Part part_ = Part::kBefore;
   bool backward_ = false;
   int state_ = kOutside, kernel_owner_ = kOutside;
-  std::int64_t last_outside_ = 0;
 };
 }  // namespace
 

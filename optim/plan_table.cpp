@@ -40,6 +40,9 @@ std::string more_time(double seconds, double than, double step) {
   std::snprintf(text, sizeof text, "%+.1f %% of the step", 100 * (seconds - than) / step);
   return text;
 }
+std::string at_a_time(std::int64_t rows) {
+  return concat(rows, rows == 1 ? " row" : " rows", " at a time");
+}
 std::string rows_text(std::int64_t rows) { return rows == 0 ? "all" : std::to_string(rows); }
 
 std::string blocks_text(const ActivationPolicy& a, std::size_t blocks) {
@@ -92,8 +95,8 @@ std::string to_string(const Knobs& knobs, std::size_t blocks) {
   std::string out = concat("micro-batch ", knobs.micro);
   const std::string which = which_text(a, blocks);
   if (!which.empty()) out += concat(", computed again: ", which);
-  if (a.mlp_rows > 0 && !which.empty()) out += concat(", MLPs ", a.mlp_rows, " rows at a time");
-  if (a.loss_rows > 0) out += concat(", logits ", a.loss_rows, " rows at a time");
+  if (a.mlp_rows > 0 && !which.empty()) out += ", MLPs " + at_a_time(a.mlp_rows);
+  if (a.loss_rows > 0) out += ", logits " + at_a_time(a.loss_rows);
   return out;
 }
 
@@ -123,7 +126,8 @@ std::string to_string(const Plan& p) {
       bytes_line(out, what[i], p.kept[i],
                  i == 0 ? "" : more_time(p.block_seconds[i], p.block_seconds[0], chosen.seconds));
     for (const Plan::LossRows& l : p.loss_rows)
-      bytes_line(out, concat("logits and head: ", rows_text(l.rows), " rows at a time"), l.bytes,
+      bytes_line(out, "logits and head: " + (l.rows == 0 ? "all rows at once" : at_a_time(l.rows)),
+                 l.bytes,
                  l.rows == 0 ? "" : more_time(l.seconds, p.loss_rows[0].seconds, chosen.seconds));
   }
 
@@ -140,7 +144,8 @@ std::string to_string(const Plan& p) {
          format_bytes(c.peak).c_str(), seconds_text(c.seconds).c_str(),
          c.fits ? "" : "does not fit");
   }
-  out += concat("\nChosen: ", to_string(chosen.knobs, blocks), ". ", reason(p), "\n");
+  out += concat("\nChosen: ", to_string(chosen.knobs, blocks), ". ", reason(p), " ", p.meta_runs,
+                " runs on the meta device.\n");
   return out;
 }
 }  // namespace accrue::optim
