@@ -13,9 +13,8 @@ ACCRUE_KERNEL(attention_backward, AttentionBackward);
 namespace {
 // Of one product of queries with keys.
 double pair_flops(const Shape& q, const Shape& k, bool causal) {
-  std::int64_t pairs = 0;
-  for (std::int64_t t = 0; t < q[1]; ++t)
-    pairs += causal ? std::clamp<std::int64_t>(t + 1 + k[1] - q[1], 0, k[1]) : k[1];
+  const std::int64_t seeing = std::min(q[1], k[1]);  // queries that see a key; the last sees all
+  const std::int64_t pairs = causal ? seeing * k[1] - seeing * (seeing - 1) / 2 : q[1] * k[1];
   return product_flops(q[0] * q[2], pairs, q[3]);
 }
 }  // namespace
