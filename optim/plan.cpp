@@ -30,6 +30,9 @@ class Runs {
     auto& blocks = k.activations.blocks;
     while (!blocks.empty() && blocks.back() == Recompute::kNone) blocks.pop_back();
     if (blocks.empty()) k.activations.mlp_rows = 0;
+    k.activations.offload =
+        request_.offload.value_or(false) &&
+        std::find(blocks.begin(), blocks.end(), Recompute::kBlock) != blocks.end();
     for (const MetaRun& run : all_)
       if (run.knobs == k) return run;
     return all_.emplace_back(detail::run_on_meta(request_, step_, k));
@@ -268,8 +271,8 @@ class Search {
   }
   [[noreturn]] void refuse(std::int64_t m) {
     const MetaRun& least = runs_.of(smallest(m).second);
-    const bool insisted =
-        request_.micro > 0 || request_.recompute || request_.loss_rows || request_.mlp_rows;
+    const bool insisted = request_.micro > 0 || request_.recompute || request_.loss_rows ||
+                          request_.mlp_rows || (request_.offload && !*request_.offload);
     throw OutOfMemory(
         concat("plan: a budget of ", format_bytes(request_.budget), " (", request_.budget,
                " bytes) is too small for this model", insisted ? " with what was asked for" : "",
@@ -328,6 +331,14 @@ class Search {
 
 Plan plan(const PlanRequest& request, const MetaStep& step) {
   ACCRUE_CHECK(step != nullptr, "plan: the meta step is empty");
-  return Search(request, step).run();
+  try {
+    return Search(request, step).run();
+  } catch (const OutOfMemory&) {
+    if (request.offload || request.device.target() != DeviceType::kCuda || request.blocks.empty())
+      throw;
+  }
+  PlanRequest with = request;
+  with.offload = true;
+  return Search(with, step).run();
 }
 }  // namespace accrue::optim

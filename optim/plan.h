@@ -38,6 +38,9 @@ struct PlanRequest {
   std::int64_t micro = 0;  // 0: chosen; without a budget the smaller of 8 and the batch
   std::optional<std::vector<Recompute>> recompute{};
   std::optional<std::int64_t> loss_rows{}, mlp_rows{};
+  /// Inputs of recomputed blocks wait in the host's memory. Unset: only on CUDA, and only where
+  /// nothing fits without; the time of the copies, which run beside the computing, is not modelled.
+  std::optional<bool> offload{};
   Rates rates{};
 };
 

@@ -95,6 +95,7 @@ std::string to_string(const Knobs& knobs, std::size_t blocks) {
   std::string out = concat("micro-batch ", knobs.micro);
   const std::string which = which_text(a, blocks);
   if (!which.empty()) out += concat(", computed again: ", which);
+  if (a.offload) out += ", their inputs on the host";
   if (a.mlp_rows > 0 && !which.empty()) out += ", MLPs " + at_a_time(a.mlp_rows);
   if (a.loss_rows > 0) out += ", logits " + at_a_time(a.loss_rows);
   return out;
@@ -142,7 +143,7 @@ std::string to_string(const Plan& p) {
          blocks_text(a, blocks).c_str(), rows_text(a.loss_rows).c_str(),
          a.blocks.empty() ? "" : rows_text(a.mlp_rows).c_str(), static_cast<long long>(c.peak),
          format_bytes(c.peak).c_str(), seconds_text(c.seconds).c_str(),
-         c.fits ? "" : "does not fit");
+         c.fits ? a.offload ? "inputs on the host" : "" : "does not fit");
   }
   out += concat("\nChosen: ", to_string(chosen.knobs, blocks), ". ", reason(p), " ", p.meta_runs,
                 " runs on the meta device.\n");

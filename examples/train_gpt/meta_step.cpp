@@ -24,6 +24,7 @@ optim::PlanRequest plan_request(const Options& o, std::int64_t vocabulary) {
   ParameterSet names;
   const nn::Gpt model(names, config);
   for (const nn::Block& b : model.blocks) r.blocks.emplace_back(b.path);
+  if (o.offload != "auto") r.offload = o.offload == "yes";
   if (o.recompute != "auto")
     r.recompute =
         std::vector<Recompute>(r.blocks.size(), o.recompute == "blocks" ? Recompute::kBlock

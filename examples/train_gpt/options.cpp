@@ -118,6 +118,12 @@ Parsed parse(int argc, char** argv, Options& o) {
                  "Tokens per tile of the MLPs that are computed again; 0: all, -1: chosen to fit")
       ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40))
       ->group("Batch and memory");
+  app.add_option(
+         "--offload", o.offload,
+         "Whether inputs of blocks that are computed again wait in the host's memory; auto: "
+         "on CUDA, where nothing fits without. On the cpu: in a temporary file")
+      ->check(CLI::IsMember({"auto", "yes", "no"}))
+      ->group("Batch and memory");
   app.add_flag("--plan", o.plan, "Print how the batch would fit the budget, and do nothing else")
       ->group("Batch and memory");
   app.add_flag("--verify", o.verify,

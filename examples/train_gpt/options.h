@@ -20,6 +20,7 @@ struct Options {
   std::int64_t memory = 0;                     // budget in bytes; 0: none
   std::string recompute = "auto";              // auto, none, mlps or blocks
   std::int64_t loss_rows = -1, mlp_rows = -1;  // -1: chosen; 0: all
+  std::string offload = "auto";                // auto, yes or no
   bool plan = false, verify = false;
   int threads = 0;              // 0: one per processor
   std::string device = "auto";  // a device's own name once it is chosen
