@@ -127,6 +127,7 @@ TEST_CASE("batch norm: every split of the logical batch has the step of the whol
     // A simulated device is slow.
     if (!default_device().is_cpu() && sizes != Sizes{1, 3, 2}) continue;
     for (const bool recompute : {false, true}) {
+      if (!default_device().is_cpu() && recompute != (dtype == DType::kF32)) continue;
       INFO(sizes.size() << " micro-batches, recompute " << recompute);
       const Outcome split = step(dtype, sizes, recompute);
       CHECK(apart(split.grads, whole.grads) < tolerance);
@@ -162,6 +163,8 @@ TEST_CASE("batch norm: the gradient of the whole agrees with central differences
   const auto grads = net.set.grads().to_vector<double>();
   for (const Parameter& p : net.set.all())
     for (const std::int64_t i : {std::int64_t{0}, p.size - 1}) {
+      // A simulated device is slow.
+      if (!default_device().is_cpu() && p.name != "norm1.weight") continue;
       const Tensor at = net.set.values().window(p.offset + i, {});
       const double before = at.item(), h = 1e-5;
       at.copy_from(Tensor::scalar(before + h, DType::kF64));
