@@ -21,15 +21,10 @@ const std::map<std::string, Size> kSizes{{"124M", {12, 12, 768}},
 
 struct Asked {
   Options run;
-  std::string model = "124M", memory = "0", recompute = "chosen";
-  std::int64_t loss_rows = -1, mlp_rows = -1;
+  std::string model = "124M", memory = "0";
   double tflops = 0, gbytes = 0;
   bool measure = false;
 };
-
-Recompute recompute_of(const std::string& text) {
-  return text == "blocks" ? Recompute::kBlock : text == "mlps" ? Recompute::kMlp : Recompute::kNone;
-}
 
 void declare(CLI::App& app, Asked& a) {
   const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1} << 40);
@@ -74,12 +69,12 @@ void declare(CLI::App& app, Asked& a) {
   app.add_option("--micro", a.run.micro, "Sequences computed together; 0: chosen")
       ->check(natural)
       ->group("Memory");
-  app.add_option("--recompute", a.recompute, "chosen, none, mlps or blocks (all of them)")
-      ->check(CLI::IsMember({"chosen", "none", "mlps", "blocks"}))
+  app.add_option("--recompute", a.run.recompute, "auto, none, mlps or blocks (all of them)")
+      ->check(CLI::IsMember({"auto", "none", "mlps", "blocks"}))
       ->group("Memory");
-  app.add_option("--loss-rows", a.loss_rows, "Rows of logits at a time; 0: all, -1: chosen")
+  app.add_option("--loss-rows", a.run.loss_rows, "Rows of logits at a time; 0: all, -1: chosen")
       ->group("Memory");
-  app.add_option("--mlp-rows", a.mlp_rows, "Rows of recomputed MLPs; 0: all, -1: chosen")
+  app.add_option("--mlp-rows", a.run.mlp_rows, "Rows of recomputed MLPs; 0: all, -1: chosen")
       ->group("Memory");
   app.add_option("--device", a.run.device, "cpu or cuda: whose memory is counted; needs neither")
       ->check(CLI::IsMember({"cpu", "cuda"}))
@@ -122,10 +117,6 @@ int run(int argc, char** argv) {
   }
   resolve(app, a);
   optim::PlanRequest request = plan_request(a.run, a.run.model.vocabulary);
-  if (a.recompute != "chosen")
-    request.recompute = std::vector<Recompute>(request.blocks.size(), recompute_of(a.recompute));
-  if (a.loss_rows >= 0) request.loss_rows = a.loss_rows;
-  if (a.mlp_rows >= 0) request.mlp_rows = a.mlp_rows;
   if (a.measure)
     request.rates = optim::measure_rates(Device::parse(a.run.device),
                                          a.run.dtype == "bf16" ? DType::kBF16 : DType::kF32);
