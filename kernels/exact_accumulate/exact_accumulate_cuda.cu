@@ -38,9 +38,13 @@ __device__ __forceinline__ void load_sums(const std::int64_t* p, std::int64_t (&
 }
 template <int kN>
 __device__ __forceinline__ void store_sums(std::int64_t* p, const std::int64_t (&v)[kN]) {
-  Packed<std::int64_t, kN> packed;
-  __builtin_memcpy(&packed, v, sizeof v);
-  *reinterpret_cast<decltype(packed)*>(p) = packed;
+  constexpr int kAtOnce = kN < 2 ? 1 : 2;  // 128 bits: of more the compiler makes 64-bit stores
+#pragma unroll
+  for (int j = 0; j < kN; j += kAtOnce) {
+    Packed<std::int64_t, kAtOnce> packed;
+    __builtin_memcpy(&packed, v + j, sizeof packed);
+    *reinterpret_cast<decltype(packed)*>(p + j) = packed;
+  }
 }
 
 template <int kWidth, int kUnits, class T>
