@@ -133,9 +133,9 @@ Tensor Block::operator()(const Tensor& x, const RandomState& random, Recompute w
         },
         x, {.offload = offload});
   const double p = random.defined() ? dropout : 0.0;
-  const Tensor a = attention(normalized(norm_1, x));
   Tensor h;
   {
+    const Tensor a = attention(normalized(norm_1, x));
     const NameScope scope(path);
     h = residual_add(x, a, p, random, site);
   }
