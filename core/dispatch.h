@@ -72,6 +72,11 @@ struct Kernel {
 };
 }  // namespace accrue
 
+#if ACCRUE_HAS_PORTABLE
+  #define ACCRUE_PORTABLE_KERNEL(function) (&portable::function)
+#else
+  #define ACCRUE_PORTABLE_KERNEL(function) nullptr
+#endif
 #if ACCRUE_HAS_AVX2
   #define ACCRUE_AVX2_KERNEL(function) (&avx2::function)
 #else
@@ -93,21 +98,21 @@ struct Kernel {
 /// as `extern const Kernel<Args> function;`, <op>_cpu.cpp defines
 /// accrue::kernels::ACCRUE_ISA_NAME::function, <op>_cuda.cu defines
 /// accrue::kernels::cuda::function.
-#define ACCRUE_KERNEL(function, Args)                              \
-  namespace portable {                                             \
-  void function(Stream, const Args&);                              \
-  }                                                                \
-  namespace avx2 {                                                 \
-  void function(Stream, const Args&);                              \
-  }                                                                \
-  namespace avx512 {                                               \
-  void function(Stream, const Args&);                              \
-  }                                                                \
-  namespace cuda {                                                 \
-  void function(Stream, const Args&);                              \
-  }                                                                \
-  constinit const Kernel<Args> function {                          \
-    #function, {&portable::function, ACCRUE_AVX2_KERNEL(function), \
-                ACCRUE_AVX512_KERNEL(function) },                  \
-                ACCRUE_CUDA_KERNEL(function)                       \
+#define ACCRUE_KERNEL(function, Args)                                           \
+  namespace portable {                                                          \
+  void function(Stream, const Args&);                                           \
+  }                                                                             \
+  namespace avx2 {                                                              \
+  void function(Stream, const Args&);                                           \
+  }                                                                             \
+  namespace avx512 {                                                            \
+  void function(Stream, const Args&);                                           \
+  }                                                                             \
+  namespace cuda {                                                              \
+  void function(Stream, const Args&);                                           \
+  }                                                                             \
+  constinit const Kernel<Args> function {                                       \
+    #function, {ACCRUE_PORTABLE_KERNEL(function), ACCRUE_AVX2_KERNEL(function), \
+                ACCRUE_AVX512_KERNEL(function) },                               \
+                ACCRUE_CUDA_KERNEL(function)                                    \
   }

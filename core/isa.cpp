@@ -6,6 +6,12 @@
 
 namespace accrue {
 namespace {
+bool built(Isa isa) {
+  return isa == Isa::kPortable ? ACCRUE_HAS_PORTABLE
+         : isa == Isa::kAvx2   ? ACCRUE_HAS_AVX2
+                               : ACCRUE_HAS_AVX512;
+}
+// kPortable also where this build has nothing for this processor: best_isa() says so.
 Isa supported() {
 #if defined(__x86_64__) && defined(__GNUC__)
   __builtin_cpu_init();
@@ -21,10 +27,14 @@ Isa supported() {
 }
 Isa limited() {
   const Isa best = supported();
+  if (!built(best))
+    detail::fail(ErrorCode::kUnsupported,
+                 "this build has no CPU kernels for this processor; configure with "
+                 "ACCRUE_CPU_ISAS containing portable");
   const char* text = std::getenv("ACCRUE_CPU_ISA");
   if (!text || !*text) return best;
   for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (name_of(isa) == text) return isa < best ? isa : best;
+    if (name_of(isa) == text) return isa < best && built(isa) ? isa : best;
   detail::fail(ErrorCode::kInvalidArgument,
                detail::concat("ACCRUE_CPU_ISA='", text, "': expected portable, avx2 or avx512"));
 }
@@ -43,7 +53,7 @@ Isa current_isa() {
   return c < 0 ? best_isa() : static_cast<Isa>(c);
 }
 void set_isa(Isa isa) {
-  if (isa > supported() || (isa == Isa::kAvx2 && !ACCRUE_HAS_AVX2))
+  if (isa > supported() || !built(isa))
     detail::fail(ErrorCode::kUnsupported,
                  detail::concat("the instruction set ", name_of(isa),
                                 " is not in this build or on this processor"));

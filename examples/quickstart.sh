@@ -8,12 +8,12 @@ source cmake/setup.sh
 
 install_packages "${accrue_packages[@]}"
 install_packages gnuplot-nox || echo "quickstart: without gnuplot the run is not plotted" >&2
-# Beside the portable kernels only those of this processor: the others are a third of the build.
+# Only the kernels of this processor: the others are half of the build.
 isas=portable
-if grep -qw avx512dq /proc/cpuinfo 2>/dev/null; then
-  isas+=";avx512"
-elif grep -qw avx2 /proc/cpuinfo 2>/dev/null; then
-  isas+=";avx2"
+if grep -qw avx512vl /proc/cpuinfo 2>/dev/null && grep -qw avx512dq /proc/cpuinfo && grep -qw avx512bw /proc/cpuinfo; then
+  isas=avx512
+elif grep -qw avx2 /proc/cpuinfo 2>/dev/null && grep -qw fma /proc/cpuinfo && grep -qw bmi2 /proc/cpuinfo; then
+  isas=avx2
 fi
 run cmake --preset release -B build/quickstart -DACCRUE_CPU_ISAS="$isas" -DACCRUE_TESTS=OFF -DACCRUE_BENCHMARKS=OFF
 run cmake --build build/quickstart --target train_gpt --parallel "$(build_jobs)"

@@ -56,7 +56,7 @@ P* moved(P* p, DType t, std::int64_t elements) {
 
 void own_tile(const Gemm& g) {
   using Tile = void (*)(const Gemm&);
-  constexpr Tile kTiles[] = {&portable::gemm_tile, ACCRUE_AVX2_KERNEL(gemm_tile),
+  constexpr Tile kTiles[] = {ACCRUE_PORTABLE_KERNEL(gemm_tile), ACCRUE_AVX2_KERNEL(gemm_tile),
                              ACCRUE_AVX512_KERNEL(gemm_tile)};
   int isa = static_cast<int>(current_isa());
   while (!kTiles[isa]) --isa;

@@ -188,3 +188,38 @@ TEST_CASE("plan: every kernel of a training step says its work", "[optim][plan]"
   set_kernel_observer(earlier);
   CHECK(silent.names == std::vector<std::string>{});
 }
+
+TEST_CASE("plan: inputs wait on the host where nothing else fits", "[optim][plan][memory]") {
+  Program p = small_program();
+  p.config.layers = 6;
+  PlanRequest r = p.request(1000);
+  const auto smallest = [&](const PlanRequest& request) {
+    try {
+      optim::plan(request, p.on_meta());
+    } catch (const OutOfMemory& e) {
+      return e.requested();
+    }
+    return std::int64_t{0};
+  };
+  r.offload = false;
+  const std::int64_t without = smallest(r);
+  r.offload = true;
+  const std::int64_t with = smallest(r);
+  REQUIRE(with > 0);
+  CHECK(with < without);
+  r.budget = with;
+  const Plan plan = optim::plan(r, p.on_meta());
+  CHECK(plan.chosen.knobs.activations.offload);
+  CHECK(plan.chosen.peak == with);
+  CHECK(to_string(plan).find("their inputs on the host") != std::string::npos);
+  CHECK(p.fits(plan.chosen.knobs, with));
+  CHECK_FALSE(p.fits(plan.chosen.knobs, with - 1));
+  // Nobody asked: on CUDA it is found, on the cpu it would only go around the budget.
+  r.offload.reset();
+  if (r.device.target() == DeviceType::kCuda)
+    CHECK(optim::plan(r, p.on_meta()).chosen.knobs.activations.offload);
+  else
+    CHECK_THROWS_AS(optim::plan(r, p.on_meta()), OutOfMemory);
+  r.budget = 0;
+  CHECK_FALSE(optim::plan(r, p.on_meta()).chosen.knobs.activations.offload);
+}
