@@ -75,25 +75,6 @@ struct Peaks {
 std::ostream& operator<<(std::ostream& out, const Peaks& p) {
   return out << p.device << " and " << p.host << " on the host";
 }
-// x -> x^2 w, five times, each recomputed; the gradient of x.
-std::vector<float> chain(bool offload) {
-  std::vector<float> values(70), weights(70);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = 0.9f + 0.003f * static_cast<float>(i);
-    weights[i] = 1.1f - 0.002f * static_cast<float>(i);
-  }
-  Tensor x = Tensor::from(values, {70});
-  const Tensor w = Tensor::from(weights, {70});
-  Tape tape;
-  tape.watch(x);
-  const Tape::Scope on(tape);
-  Tensor y = x;
-  for (int i = 0; i < 5; ++i)
-    y = nn::recompute([&w](const Tensor& t) { return mul(mul(t, t), w); }, y, {.offload = offload});
-  const Tensor seed = y.clone();
-  tape.backward_from(y, seed);
-  return tape.gradient(x).to_vector<float>();
-}
 template <class F>
 Peaks peaks_of(Device device, F&& run) {
   Allocator &here = Allocator::of(device), &there = Allocator::host_of(device);
@@ -266,6 +247,25 @@ TEST_CASE("offload: several inputs, one twice, one undefined, nested, a paramete
 
 #if ACCRUE_CUDA_SIM
 namespace {
+// x -> x^2 w, five times, each recomputed; the gradient of x.
+std::vector<float> chain(bool offload) {
+  std::vector<float> values(70), weights(70);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 0.9f + 0.003f * static_cast<float>(i);
+    weights[i] = 1.1f - 0.002f * static_cast<float>(i);
+  }
+  Tensor x = Tensor::from(values, {70});
+  const Tensor w = Tensor::from(weights, {70});
+  Tape tape;
+  tape.watch(x);
+  const Tape::Scope on(tape);
+  Tensor y = x;
+  for (int i = 0; i < 5; ++i)
+    y = nn::recompute([&w](const Tensor& t) { return mul(mul(t, t), w); }, y, {.offload = offload});
+  const Tensor seed = y.clone();
+  tape.backward_from(y, seed);
+  return tape.gradient(x).to_vector<float>();
+}
 void slow_down(int round) {
   const auto native = [](Stream s) { return reinterpret_cast<cudaStream_t>(s.native); };
   if (round % 3 != 1) simcuda::delay(native(copy_out_stream(default_device())), 3 + round % 7);
