@@ -85,11 +85,12 @@ bool ExactSums::fits(const std::vector<std::int64_t>& observed) const {
 }
 
 void ExactSums::raise(const std::vector<std::int64_t>& observed) {
+  std::vector<std::int64_t> raised = exponents_now_;
   for (std::size_t i = 0; i < observed.size(); ++i)
-    if (observed[i] != 0)
-      exponents_now_[i] = std::min(size_of_leaf(observed[i]) + 1 + kHeadroom, kHighest);
-  exponents_now_.back() = std::max(exponents_now_.back(), bits_of(grains_));
-  exponents_.copy_from_host(exponents_now_.data());
+    if (observed[i] != 0) raised[i] = std::min(size_of_leaf(observed[i]) + 1 + kHeadroom, kHighest);
+  raised.back() = std::max(raised.back(), bits_of(grains_));
+  exponents_.copy_from_host(raised.data());  // may fail; then both stay as they were
+  exponents_now_ = std::move(raised);
 }
 
 bool ExactSums::settle(const Tensor& totals) {
@@ -137,7 +138,7 @@ void ExactSums::restore(const Tensor& exponents) {
         values[i] >= (last ? kLeafBits : kLowest) && values[i] <= (last ? kMaxLeafBits : kHighest),
         "Window: ", values[i], " is no exponent of exact mode");
   }
+  exponents_.copy_from_host(values.data());
   exponents_now_ = values;
-  exponents_.copy_from_host(exponents_now_.data());
 }
 }  // namespace accrue::optim

@@ -85,6 +85,9 @@ class Search {
     ACCRUE_CHECK(request_.batch > 0 && request_.tokens > 0,
                  "plan: batch and tokens must be positive, got ", request_.batch, " and ",
                  request_.tokens);
+    ACCRUE_CHECK(request_.tokens <= std::numeric_limits<std::int64_t>::max() / request_.batch,
+                 "plan: ", request_.batch, " samples of ", request_.tokens,
+                 " tokens are more than 63 bits count");
     ACCRUE_CHECK(request_.budget >= 0, "plan: the budget must not be negative, got ",
                  request_.budget);
     ACCRUE_CHECK(request_.micro >= 0 && request_.micro <= request_.batch, "plan: micro must be in ",
@@ -120,10 +123,11 @@ class Search {
   std::vector<std::int64_t> sizes() const {
     if (request_.micro > 0) return {request_.micro};
     std::vector<std::int64_t> out{request_.batch};
-    for (std::int64_t m = request_.batch - 1; m >= 1; --m) {
-      const std::int64_t passes = (request_.batch + m - 1) / m;
-      if ((request_.batch + passes - 1) / passes != m) continue;
-      if (m == 1 || m * 6 <= out.back() * 5) out.push_back(m);
+    while (out.back() > 1) {
+      const std::int64_t most =
+          std::max<std::int64_t>(1, out.back() / 6 * 5 + out.back() % 6 * 5 / 6);
+      const std::int64_t passes = (request_.batch - 1) / most + 1;
+      out.push_back((request_.batch - 1) / passes + 1);  // the smallest with as many passes
     }
     return out;
   }

@@ -92,7 +92,9 @@ LogicalStep::LogicalStep(Optimizer& optimizer, ParameterSet& parameters, const S
     detail::fail(ErrorCode::kUnsupported,
                  "LogicalStep: exact numerics over several ranks are not there yet");
   const std::int64_t u = unit();
-  wanted_ = options.micro == 0 ? kWhole : options.micro + (u - options.micro % u) % u;
+  wanted_ = options.micro == 0 || options.micro > kWhole - u
+                ? kWhole
+                : options.micro + (u - options.micro % u) % u;
   size_ = wanted_;
   std::exception_ptr error;
   for (int tries = 1; !window_; ++tries) try {

@@ -72,9 +72,12 @@ void declare(CLI::App& app, Asked& a) {
   app.add_option("--recompute", a.run.recompute, "auto, none, mlps or blocks (all of them)")
       ->check(CLI::IsMember({"auto", "none", "mlps", "blocks"}))
       ->group("Memory");
+  const auto rows = CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40);
   app.add_option("--loss-rows", a.run.loss_rows, "Rows of logits at a time; 0: all, -1: chosen")
+      ->check(rows)
       ->group("Memory");
   app.add_option("--mlp-rows", a.run.mlp_rows, "Rows of recomputed MLPs; 0: all, -1: chosen")
+      ->check(rows)
       ->group("Memory");
   app.add_option("--device", a.run.device, "cpu or cuda: whose memory is counted; needs neither")
       ->check(CLI::IsMember({"cpu", "cuda"}))

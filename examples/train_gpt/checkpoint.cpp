@@ -170,9 +170,17 @@ void load_checkpoint(const std::string& path, Trainer& trainer) {
     corrupt(path,
             "the content does not match its hash; the file is damaged. Remove it to go on from the "
             "checkpoint before it");
-  for (const auto& [name, tensor] : expected) file.read_into(name, tensor);
-  if (expected.back().first == kExponents)
-    trainer.window().restore_exponents(expected.back().second);
+  if (expected.back().first == kExponents) {
+    const Tensor exponents = expected.back().second.clone();
+    file.read_into(kExponents, exponents);
+    try {
+      trainer.window().restore_exponents(exponents);
+    } catch (const Error& e) {
+      corrupt(path, e.what());
+    }
+  }
+  for (const auto& [name, tensor] : expected)
+    if (name != kExponents) file.read_into(name, tensor);
   nn::refresh_values(parameters);
   trainer.optimizer().restore_counters(info.step, info.skipped);
 }

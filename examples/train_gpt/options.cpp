@@ -41,6 +41,7 @@ std::int64_t parse_bytes(const std::string& text) {
   else if (unit == "GiB")
     factor = 1024.0 * 1024 * 1024;
   if (factor == 0 || !std::isfinite(value) || value < 0 || value * factor > 9e18) bad();
+  if (value > 0 && value * factor < 1) bad();  // 0 would mean something else
   return static_cast<std::int64_t>(value * factor);
 }
 

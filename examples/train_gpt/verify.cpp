@@ -26,6 +26,8 @@ Outcome one_step(const Options& o, const Corpus& corpus, const optim::Knobs& kno
   memory.set_budget(budget);
   Trainer trainer(o, corpus.vocabulary, device, knobs);
   const optim::BatchReport report = trainer.step(batch, 0);
+  if (knobs.micro == o.batch && report.retries > 0)
+    throw OutOfMemory("the step was repeated in smaller pieces", 0, 0, 0, {});
   Outcome out{report.read().loss, {}, {}, report.peak, state_hash(trainer)};
   // Parameter by parameter: what lies between them belongs to nobody.
   for (const Parameter& p : trainer.parameters().all()) {
@@ -45,7 +47,8 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = 0, largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double e = std::abs(double{a[i]} - double{b[i]});
-    if (!(e <= worst)) worst = e;
+    if (std::isnan(e)) return e;
+    worst = std::max(worst, e);
     largest = std::max(largest, std::abs(double{b[i]}));
   }
   return worst == 0 ? 0 : worst / largest;

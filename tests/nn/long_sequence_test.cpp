@@ -11,7 +11,7 @@ using namespace accrue;
 using namespace accrue::test;
 
 namespace {
-constexpr std::int64_t kTokens = 48, kLayers = 3;
+constexpr std::int64_t kTokens = 144, kLayers = 3;
 
 class OneSequence {
  public:
