@@ -186,6 +186,7 @@ void LogicalStep::add(Run& r, std::int64_t count) {
   const Timer timer(r.report.backward_seconds);
   r.in_backward = true;
   window_->add(tape, loss);
+  r.failures.erase(r.at);
   r.at += count;
 }
 
