@@ -18,8 +18,8 @@ class OneSequence {
   explicit OneSequence(Device device) : on_(device), gpt(set, config()), window_(prepared(device)) {
     std::vector<std::int32_t> x, y;
     for (int i = 0; i < kTokens; ++i) {
-      x.push_back(i * 7 % kVocabulary);
-      y.push_back(i % 6 == 5 ? -100 : i * 5 % kVocabulary);
+      x.push_back(static_cast<std::int32_t>(i * 7 % kVocabulary));
+      y.push_back(i % 6 == 5 ? -100 : static_cast<std::int32_t>(i * 5 % kVocabulary));
     }
     x_ = Tensor::from(x, {1, kTokens});
     y_ = Tensor::from(y, {1, kTokens});
