@@ -3,6 +3,7 @@
 // communicator can be one.
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace accrue {
 
@@ -14,4 +15,9 @@ struct Peers {
   /// ranks call it, in the same order, with the same number of values. Throws when a rank is lost.
   virtual void max(std::span<std::int64_t> values) = 0;
 };
+
+/// What every rank brought, rank by rank: size() * mine.size() values. A collective.
+std::vector<std::int64_t> gather(Peers& peers, std::span<const std::int64_t> mine);
+/// Nobody leaves before all have come. A collective.
+void barrier(Peers& peers);
 }  // namespace accrue
