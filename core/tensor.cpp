@@ -3,7 +3,14 @@
 namespace accrue {
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device, Tag tag) {
-  Allocator& allocator = Allocator::of(device);
+  return allocated(Allocator::of(device), shape, dtype, device, tag);
+}
+Tensor Tensor::on_host(const Shape& shape, DType dtype, Device device, Tag tag) {
+  return allocated(Allocator::host_of(device), shape, dtype,
+                   device.is_meta() ? device : Device::cpu(), tag);
+}
+Tensor Tensor::allocated(Allocator& allocator, const Shape& shape, DType dtype, Device device,
+                         Tag tag) {
   std::int64_t bytes = 0;
   ACCRUE_CHECK_SHAPE(!__builtin_mul_overflow(shape.numel(), size_of(dtype), &bytes),
                      "Tensor::empty: ", shape, " of ", dtype, " overflows 63 bits");

@@ -28,6 +28,9 @@ class Tensor {
                       Tag tag = {});
   static Tensor zeros(const Shape& shape, DType dtype, Device device = default_device(),
                       Tag tag = {});
+  /// The same in the host's memory that belongs to `device` (Allocator::host_of): a tensor of the
+  /// cpu, of meta where `device` is meta. On CUDA it is page-locked.
+  static Tensor on_host(const Shape& shape, DType dtype, Device device, Tag tag = {});
   /// One number, rank 0.
   static Tensor scalar(double value, DType dtype, Device device = default_device(), Tag tag = {});
   /// A copy of host values, row-major; values.size() must equal shape.numel().
@@ -103,6 +106,8 @@ class Tensor {
   void bind_grad(GradSlot* g) { grad_ = g; }
 
  private:
+  static Tensor allocated(Allocator& allocator, const Shape& shape, DType dtype, Device device,
+                          Tag tag);
   static void check_count(std::int64_t values, const Shape& shape);
   void copy_to_host(void* out) const;
   std::shared_ptr<void> block_;

@@ -1,6 +1,7 @@
 #pragma once
 // Everything of optim/.
 #include <accrue/optim/coupled.h>
+#include <accrue/optim/host_state.h>
 #include <accrue/optim/optimizer.h>
 #include <accrue/optim/plan.h>
 #include <accrue/optim/rates.h>

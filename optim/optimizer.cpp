@@ -12,22 +12,40 @@ using kernels::StepState;
 constexpr std::int64_t kStateWords = sizeof(StepState) / 8;
 static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 &&
               offsetof(StepState, weight) == 8);
-View master_of(const ParameterSet& set) { return set.has_master() ? set.master().view() : View{}; }
+Tensor master_of(const ParameterSet& set) { return set.has_master() ? set.master() : Tensor{}; }
+View part(const Tensor& flat, std::int64_t first, std::int64_t count) {
+  return flat.defined() ? flat.window(first, {count}).view() : View{};
+}
 }  // namespace
 
-Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule)
+Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const StateOptions& state)
     : parameters_(parameters), schedule_(schedule) {
   ACCRUE_CHECK(parameters.allocated(), "optimizer: allocate() the parameters first");
+  if (state.on_host) {
+    if (parameters.dtype() == DType::kBF16 && !parameters.has_master())
+      detail::fail(ErrorCode::kUnsupported,
+                   "optimizer: a bfloat16 set without master weights keeps its moments on the "
+                   "device: its rounding is a function of whole parameters");
+    host_.emplace(parameters.device(), parameters.padded(), state);
+  }
   step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(),
                               {"step state", Category::kOptimizer});
   segments_.reserve(parameters.all().size());
 }
 
-Tensor Optimizer::add_state(const char* name) {
-  const Tensor t = Tensor::zeros({parameters_.padded()}, parameters_.grads().dtype(),
-                                 parameters_.device(), {name, Category::kOptimizer});
-  state_.push_back({name, t});
-  return t;
+void Optimizer::add_state(const char* name) {
+  const DType dtype = parameters_.grads().dtype();
+  const Tag tag{name, Category::kOptimizer};
+  state_.push_back(
+      {name, host_ ? host_->add(dtype, tag)
+                   : Tensor::zeros({parameters_.padded()}, dtype, parameters_.device(), tag)});
+}
+
+void Optimizer::in_parts(std::span<const kernels::Segment> touched, const HostState::Part& part) {
+  if (host_) return host_->update(touched, part);
+  std::vector<Tensor> all;
+  for (const NamedTensor& s : state_) all.push_back(s.tensor);
+  part(0, parameters_.padded(), all, touched);
 }
 
 void Optimizer::set_max_norm(double max_norm) {
@@ -85,36 +103,44 @@ void Optimizer::restore_counters(std::int64_t step, std::int64_t skipped) {
   std::memcpy(words, &s, sizeof s);
   step_state_.copy_from_host(words);
 }
-AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options)
-    : Optimizer(parameters, schedule),
-      options_(options),
-      m_(add_state("adamw.m")),
-      v_(add_state("adamw.v")) {
+AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options,
+             const StateOptions& state)
+    : Optimizer(parameters, schedule, state), options_(options) {
   kernels::check_options(options);
+  add_state("adamw.m");
+  add_state("adamw.v");
 }
 void AdamW::update(std::span<const kernels::Segment> touched, const StepState* state) {
-  kernels::adamw(m_.stream(), {.value = parameters_.values().view(),
-                               .master = master_of(parameters_),
-                               .grads = parameters_.grads(),
-                               .m = m_.view(),
-                               .v = v_.view(),
-                               .segments = touched,
-                               .state = state,
-                               .options = options_});
+  in_parts(touched, [&](std::int64_t first, std::int64_t count, std::span<const Tensor> moments,
+                        std::span<const kernels::Segment> segments) {
+    kernels::adamw(step_state_.stream(), {.value = part(parameters_.values(), first, count),
+                                          .master = part(master_of(parameters_), first, count),
+                                          .grads = part(parameters_.grads(), first, count),
+                                          .m = moments[0].view(),
+                                          .v = moments[1].view(),
+                                          .segments = segments,
+                                          .state = state,
+                                          .options = options_});
+  });
 }
 
-Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options)
-    : Optimizer(parameters, schedule), options_(options) {
+Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options,
+         const StateOptions& state)
+    : Optimizer(parameters, schedule, state), options_(options) {
   kernels::check_options(options);
-  if (options.momentum > 0) momentum_ = add_state("sgd.momentum_buffer");
+  if (options.momentum > 0) add_state("sgd.momentum_buffer");
 }
 void Sgd::update(std::span<const kernels::Segment> touched, const StepState* state) {
-  kernels::sgd(parameters_.values().stream(), {.value = parameters_.values().view(),
-                                               .master = master_of(parameters_),
-                                               .grads = parameters_.grads(),
-                                               .momentum_buffer = momentum_.view(),
-                                               .segments = touched,
-                                               .state = state,
-                                               .options = options_});
+  in_parts(touched, [&](std::int64_t first, std::int64_t count, std::span<const Tensor> moments,
+                        std::span<const kernels::Segment> segments) {
+    kernels::sgd(step_state_.stream(),
+                 {.value = part(parameters_.values(), first, count),
+                  .master = part(master_of(parameters_), first, count),
+                  .grads = part(parameters_.grads(), first, count),
+                  .momentum_buffer = moments.empty() ? View{} : moments[0].view(),
+                  .segments = segments,
+                  .state = state,
+                  .options = options_});
+  });
 }
 }  // namespace accrue::optim

@@ -2,11 +2,13 @@
 // Optimizers: one kernel over the flat blocks, after one kernel for norm, clip and the check for
 // finite numbers.
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 #include <accrue/kernels/adamw/adamw.h>
 #include <accrue/kernels/sgd/sgd.h>
+#include <accrue/optim/host_state.h>
 #include <accrue/optim/schedule.h>
 #include <accrue/optim/window.h>
 
@@ -58,17 +60,20 @@ class Optimizer {
   void set_max_norm(double max_norm);
 
   /// Everything that a resumed run needs besides the parameters: moments (padded, flat) and
-  /// counters.
+  /// counters. With StateOptions::on_host they are tensors of the cpu: call report() before reading
+  /// them.
   const std::vector<NamedTensor>& state() const { return state_; }
   std::int64_t step_count() const { return report().step; }
   /// After loading: continues from these counters.
   void restore_counters(std::int64_t step, std::int64_t skipped);
 
  protected:
-  Optimizer(ParameterSet& parameters, const Schedule& schedule);
+  Optimizer(ParameterSet& parameters, const Schedule& schedule, const StateOptions& state = {});
   virtual void update(std::span<const kernels::Segment> touched,
                       const kernels::StepState* state) = 0;
-  Tensor add_state(const char* name);
+  void add_state(const char* name);
+  /// Calls `part` for the whole set, or part by part where the state is on the host.
+  void in_parts(std::span<const kernels::Segment> touched, const HostState::Part& part);
   ParameterSet& parameters_;
   Tensor step_state_;  // kernels::StepState as bytes
 
@@ -77,6 +82,7 @@ class Optimizer {
   double max_norm_ = 0;
   std::vector<NamedTensor> state_;
   std::vector<kernels::Segment> segments_;
+  std::optional<HostState> host_;
 };
 
 /// Adam with decoupled weight decay (Loshchilov, Hutter 2019), formulas and defaults as
@@ -86,23 +92,23 @@ class Optimizer {
 /// wd applies to parameters whose `decay` flag is set. State: m and v, float32.
 class AdamW final : public Optimizer {
  public:
-  AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options = {});
+  AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options = {},
+        const StateOptions& state = {});
 
  private:
   void update(std::span<const kernels::Segment> touched, const kernels::StepState* state) override;
   AdamWOptions options_;
-  Tensor m_, v_;
 };
 
 /// Stochastic gradient descent with momentum, dampening, Nesterov and coupled weight decay, as
 /// torch.optim.SGD. State: the momentum buffer, when momentum is not 0.
 class Sgd final : public Optimizer {
  public:
-  Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options = {});
+  Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options = {},
+      const StateOptions& state = {});
 
  private:
   void update(std::span<const kernels::Segment> touched, const kernels::StepState* state) override;
   SgdOptions options_;
-  Tensor momentum_;
 };
 }  // namespace accrue::optim

@@ -1,0 +1,70 @@
+#include <algorithm>
+#include <accrue/core/offload.h>
+#include <accrue/core/parameter.h>
+#include <accrue/optim/host_state.h>
+
+namespace accrue::optim {
+
+HostState::HostState(Device device, std::int64_t elements, const StateOptions& options)
+    : device_(device),
+      elements_(elements),
+      chunk_(std::min(options.chunk, elements)),
+      staged_(device.target() == DeviceType::kCuda),
+      slots_{Slot(device), Slot(device)},
+      began_(device) {
+  ACCRUE_CHECK(options.chunk > 0 && options.chunk % ParameterSet::kAlignment == 0,
+               "optimizer: the chunk of a state on the host must be a positive multiple of ",
+               ParameterSet::kAlignment, ", got ", options.chunk);
+}
+
+Tensor HostState::add(DType dtype, Tag tag) {
+  const Tensor t = Tensor::on_host({elements_}, dtype, device_, tag);
+  backend(device_).synchronize(current_stream(device_));  // with whoever had this memory before
+  t.fill_zero();
+  if (staged_)
+    for (Slot& slot : slots_) slot.buffers.push_back(Tensor::empty({chunk_}, dtype, device_, tag));
+  host_.push_back(t);
+  return t;
+}
+
+void HostState::update(std::span<const kernels::Segment> segments, const Part& part) {
+  if (!staged_) return part(0, elements_, host_, segments);
+  const Stream compute = current_stream(device_);
+  const Stream in = copy_in_stream(device_), out = copy_out_stream(device_);
+  Backend& device = backend(device_);
+  began_.record(compute);
+  began_.wait(in);
+  std::size_t next = 0;  // the first segment that does not lie before the part
+  for (std::int64_t first = 0; first < elements_; first += chunk_) {
+    const std::int64_t end = std::min(first + chunk_, elements_), count = end - first;
+    while (next < segments.size() && segments[next].offset + segments[next].size <= first) ++next;
+    here_.clear();
+    for (std::size_t i = next; i < segments.size() && segments[i].offset < end; ++i) {
+      const std::int64_t from = std::max(segments[i].offset, first);
+      const std::int64_t to = std::min(segments[i].offset + segments[i].size, end);
+      here_.push_back({from - first, to - from, segments[i].decay});
+    }
+    if (here_.empty()) continue;
+    Slot& slot = slots_[turn_++ % 2];
+    std::vector<Tensor> state;
+    slot.left.wait(in);
+    for (std::size_t i = 0; i < host_.size(); ++i) {
+      state.push_back(slot.buffers[i].window(0, {count}));
+      const View from = host_[i].window(first, {count}).view();
+      device.copy_from_host_async(state[i].view().ptr, from.ptr, from.bytes(), in);
+    }
+    slot.arrived.record(in);
+    slot.arrived.wait(compute);
+    part(first, count, state, here_);
+    slot.updated.record(compute);
+    slot.updated.wait(out);
+    for (std::size_t i = 0; i < host_.size(); ++i) {
+      const View to = host_[i].window(first, {count}).view();
+      device.copy_to_host_async(to.ptr, state[i].view().ptr, to.bytes(), out);
+    }
+    slot.left.record(out);
+  }
+  // Whoever waits for the computing waits for the moments.
+  for (Slot& slot : slots_) slot.left.wait(compute);
+}
+}  // namespace accrue::optim
