@@ -20,19 +20,26 @@ Parameter* ParameterSet::add(std::string_view name, const Shape& shape, bool dec
   return &p;
 }
 
-void ParameterSet::allocate(Device device, DType dtype, bool master_weights) {
+void ParameterSet::allocate(Device device, DType dtype, MasterWeights place) {
   ACCRUE_CHECK(!allocated(), "ParameterSet: allocate() was already called");
   ACCRUE_CHECK(is_floating(dtype), "ParameterSet: parameters must be of floating dtype, not ",
                dtype);
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   const Shape flat{total_};
   Tensor values = Tensor::zeros(flat, dtype, device, {"parameters", Category::kParameter});
-  Tensor master = dtype == wide || !master_weights
-                      ? values
-                      : Tensor::zeros(flat, wide, device, {"master weights", Category::kParameter});
+  const Tag tag{"master weights", Category::kParameter};
+  Tensor master = values;
+  if (dtype != wide && place == MasterWeights::kDevice) {
+    master = Tensor::zeros(flat, wide, device, tag);
+  } else if (dtype != wide && place == MasterWeights::kHost) {
+    master = Tensor::on_host(flat, wide, device, tag);
+    backend(device).synchronize(current_stream(device));  // with whoever had this memory before
+    master.fill_zero();
+  }
   Tensor grads = Tensor::zeros(flat, wide, device, {"gradients", Category::kGradient});
   dtype_ = dtype;
   device_ = device;
+  place_ = place;
   values_ = std::move(values);
   master_ = std::move(master);
   grads_ = std::move(grads);

@@ -27,6 +27,15 @@ struct Parameter {
   GradSlot slot;
 };
 
+/// Where a bfloat16 set keeps the float32 weights that its optimizer updates. Other sets have none
+/// of their own.
+enum class MasterWeights {
+  kNone,    // 4 bytes per parameter less; optimizers round stochastically
+            // (kernels/stochastic_rounding.h)
+  kDevice,  // beside the values
+  kHost,    // in the host's memory (Allocator::host_of); the optimizer's state must be there too
+};
+
 /// All parameters of a model in one block, and all their gradients in another.
 /// Add them (layers do it in their constructors), then allocate() once. Not movable: tensors point
 /// into it.
@@ -38,12 +47,10 @@ class ParameterSet {
 
   /// The name must be new. The address stays valid as long as the set lives.
   Parameter* add(std::string_view name, const Shape& shape, bool decay, Initializer initialize);
-  /// Allocates the value block in `dtype` (float32, bfloat16 or float64), a float32 master block
-  /// beside bfloat16, and the gradient block (float32; float64 for float64). Gradients are zero,
+  /// Allocates the value block in `dtype` (float32, bfloat16 or float64), the master weights of a
+  /// bfloat16 set, and the gradient block (float32; float64 for float64). Gradients are zero,
   /// values undefined: nn::initialize() fills them.
-  /// Without master weights a bfloat16 set is 4 bytes per parameter smaller; optimizers then round
-  /// stochastically (kernels/stochastic_rounding.h). Other dtypes never have a master of their own.
-  void allocate(Device device, DType dtype, bool master_weights = true);
+  void allocate(Device device, DType dtype, MasterWeights master = MasterWeights::kDevice);
 
   std::deque<Parameter>& all() { return parameters_; }
   const std::deque<Parameter>& all() const { return parameters_; }
@@ -54,9 +61,12 @@ class ParameterSet {
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
   const Tensor& values() const { return values_; }  // (padded)
-  const Tensor& master() const { return master_; }  // (padded); values() where there is none
+  /// (padded); values() where there is none. With MasterWeights::kHost a tensor of the cpu, of meta
+  /// where the set is: wait for the device (Optimizer::report()) before reading it.
+  const Tensor& master() const { return master_; }
   /// Whether master() is a block of its own.
   bool has_master() const { return master_.dtype() != values_.dtype(); }
+  bool master_on_host() const { return has_master() && place_ == MasterWeights::kHost; }
   const Tensor& grads() const {
     return grads_;
   }  // (padded); untouched parameters hold stale numbers
@@ -72,6 +82,7 @@ class ParameterSet {
   std::int64_t total_ = 0;
   DType dtype_ = DType::kF32;
   Device device_{};
+  MasterWeights place_ = MasterWeights::kDevice;
   Tensor values_, master_, grads_;
 };
 }  // namespace accrue

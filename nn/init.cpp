@@ -28,11 +28,12 @@ void initialize(ParameterSet& parameters, std::uint64_t seed) {
     ACCRUE_CHECK(p.initialize, "initialize: the parameter '", p.name, "' has no initializer");
     const NameScope scope(intern(p.name));
     const DType wide = parameters.grads().dtype();
-    if (p.master.dtype() == wide) {
+    if (p.master.dtype() == wide && !parameters.master_on_host()) {
       p.initialize(p.master, seed, p.slot.index);
     } else {
       const Tensor unrounded = Tensor::empty(p.shape, wide, parameters.device());
       p.initialize(unrounded, seed, p.slot.index);
+      if (parameters.master_on_host()) p.master.copy_from(unrounded);
       p.value.copy_from(cast(unrounded, p.value.dtype()));
     }
   }
@@ -41,6 +42,12 @@ void initialize(ParameterSet& parameters, std::uint64_t seed) {
 
 void refresh_values(ParameterSet& parameters) {
   if (parameters.values().dtype() == parameters.master().dtype()) return;
-  for (Parameter& p : parameters.all()) p.value.copy_from(cast(p.master, p.value.dtype()));
+  const Device device = parameters.device();
+  const bool away = parameters.master_on_host() && device.target() == DeviceType::kCuda;
+  for (Parameter& p : parameters.all()) {
+    const Tensor here = away ? Tensor::empty(p.shape, p.master.dtype(), device) : p.master;
+    if (away) here.copy_from(p.master);
+    p.value.copy_from(cast(here, p.value.dtype()));
+  }
 }
 }  // namespace accrue::nn

@@ -21,10 +21,16 @@ Tensor HostState::add(DType dtype, Tag tag) {
   const Tensor t = Tensor::on_host({elements_}, dtype, device_, tag);
   backend(device_).synchronize(current_stream(device_));  // with whoever had this memory before
   t.fill_zero();
-  if (staged_)
-    for (Slot& slot : slots_) slot.buffers.push_back(Tensor::empty({chunk_}, dtype, device_, tag));
-  host_.push_back(t);
+  adopt(t);
   return t;
+}
+
+void HostState::adopt(const Tensor& block) {
+  if (staged_)
+    for (Slot& slot : slots_)
+      slot.buffers.push_back(Tensor::empty({chunk_}, block.dtype(), device_,
+                                           {"optimizer state in use", Category::kOptimizer}));
+  host_.push_back(block);
 }
 
 void HostState::update(std::span<const kernels::Segment> segments, const Part& part) {
@@ -64,7 +70,7 @@ void HostState::update(std::span<const kernels::Segment> segments, const Part& p
     }
     slot.left.record(out);
   }
-  // Whoever waits for the computing waits for the moments.
+  // Whoever waits for the computing waits for the state.
   for (Slot& slot : slots_) slot.left.wait(compute);
 }
 }  // namespace accrue::optim

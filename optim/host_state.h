@@ -1,5 +1,5 @@
 #pragma once
-// An optimizer's moments in the host's memory, so that the device holds a small window of them
+// An optimizer's state in the host's memory, so that the device holds a small window of them
 // only.
 #include <array>
 #include <cstdint>
@@ -12,10 +12,11 @@
 
 namespace accrue::optim {
 
-/// Where the moments lie, and how an update reaches them.
+/// Where the moments lie, and how an update reaches them. Master weights are placed by
+/// ParameterSet::allocate().
 struct StateOptions {
   bool on_host = false;
-  /// Elements of every moment that are on a device at once, twice (one part is updated while the
+  /// Elements of every block that are on a device at once, twice (one part is updated while the
   /// one before leaves and the next one comes). A multiple of ParameterSet::kAlignment.
   std::int64_t chunk = std::int64_t{1} << 20;
 };
@@ -31,6 +32,9 @@ class HostState {
   /// A block of zeros: on the cpu device (on meta: counted only). The program may read and write it
   /// when the device has done what was enqueued (Optimizer::report() waits for that).
   Tensor add(DType dtype, Tag tag);
+
+  /// A block that exists already: master weights of MasterWeights::kHost.
+  void adopt(const Tensor& block);
 
   /// Calls `part` for every part that has a piece of a segment: its first element, how many, the
   /// blocks' elements [first, first + count) where kernels can work on them, and the segments in

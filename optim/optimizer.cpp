@@ -12,21 +12,21 @@ using kernels::StepState;
 constexpr std::int64_t kStateWords = sizeof(StepState) / 8;
 static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 &&
               offsetof(StepState, weight) == 8);
-Tensor master_of(const ParameterSet& set) { return set.has_master() ? set.master() : Tensor{}; }
-View part(const Tensor& flat, std::int64_t first, std::int64_t count) {
-  return flat.defined() ? flat.window(first, {count}).view() : View{};
-}
 }  // namespace
 
 Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const StateOptions& state)
     : parameters_(parameters), schedule_(schedule) {
   ACCRUE_CHECK(parameters.allocated(), "optimizer: allocate() the parameters first");
+  ACCRUE_CHECK(state.on_host || !parameters.master_on_host(),
+               "optimizer: the master weights are on the host, so its state must be there too: "
+               "StateOptions{.on_host = true}");
   if (state.on_host) {
     if (parameters.dtype() == DType::kBF16 && !parameters.has_master())
       detail::fail(ErrorCode::kUnsupported,
                    "optimizer: a bfloat16 set without master weights keeps its moments on the "
                    "device: its rounding is a function of whole parameters");
     host_.emplace(parameters.device(), parameters.padded(), state);
+    if (parameters.master_on_host()) host_->adopt(parameters.master());
   }
   step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(),
                               {"step state", Category::kOptimizer});
@@ -41,11 +41,26 @@ void Optimizer::add_state(const char* name) {
                    : Tensor::zeros({parameters_.padded()}, dtype, parameters_.device(), tag)});
 }
 
-void Optimizer::in_parts(std::span<const kernels::Segment> touched, const HostState::Part& part) {
-  if (host_) return host_->update(touched, part);
+void Optimizer::in_parts(std::span<const kernels::Segment> touched,
+                         const std::function<void(const Part&)>& update) {
+  const auto window = [&](const Tensor& flat, std::int64_t first, std::int64_t count) {
+    return flat.window(first, {count}).view();
+  };
+  const bool master = parameters_.has_master(), away = parameters_.master_on_host();
+  const auto run = [&](std::int64_t first, std::int64_t count, std::span<const Tensor> state,
+                       std::span<const kernels::Segment> segments) {
+    update({.value = window(parameters_.values(), first, count),
+            .master = !master ? View{}
+                      : away  ? state[0].view()
+                              : window(parameters_.master(), first, count),
+            .grads = window(parameters_.grads(), first, count),
+            .moments = state.subspan(away ? 1 : 0),
+            .touched = segments});
+  };
+  if (host_) return host_->update(touched, run);
   std::vector<Tensor> all;
   for (const NamedTensor& s : state_) all.push_back(s.tensor);
-  part(0, parameters_.padded(), all, touched);
+  run(0, parameters_.padded(), all, touched);
 }
 
 void Optimizer::set_max_norm(double max_norm) {
@@ -111,14 +126,13 @@ AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOpti
   add_state("adamw.v");
 }
 void AdamW::update(std::span<const kernels::Segment> touched, const StepState* state) {
-  in_parts(touched, [&](std::int64_t first, std::int64_t count, std::span<const Tensor> moments,
-                        std::span<const kernels::Segment> segments) {
-    kernels::adamw(step_state_.stream(), {.value = part(parameters_.values(), first, count),
-                                          .master = part(master_of(parameters_), first, count),
-                                          .grads = part(parameters_.grads(), first, count),
-                                          .m = moments[0].view(),
-                                          .v = moments[1].view(),
-                                          .segments = segments,
+  in_parts(touched, [&](const Part& p) {
+    kernels::adamw(step_state_.stream(), {.value = p.value,
+                                          .master = p.master,
+                                          .grads = p.grads,
+                                          .m = p.moments[0].view(),
+                                          .v = p.moments[1].view(),
+                                          .segments = p.touched,
                                           .state = state,
                                           .options = options_});
   });
@@ -131,14 +145,13 @@ Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& o
   if (options.momentum > 0) add_state("sgd.momentum_buffer");
 }
 void Sgd::update(std::span<const kernels::Segment> touched, const StepState* state) {
-  in_parts(touched, [&](std::int64_t first, std::int64_t count, std::span<const Tensor> moments,
-                        std::span<const kernels::Segment> segments) {
+  in_parts(touched, [&](const Part& p) {
     kernels::sgd(step_state_.stream(),
-                 {.value = part(parameters_.values(), first, count),
-                  .master = part(master_of(parameters_), first, count),
-                  .grads = part(parameters_.grads(), first, count),
-                  .momentum_buffer = moments.empty() ? View{} : moments[0].view(),
-                  .segments = segments,
+                 {.value = p.value,
+                  .master = p.master,
+                  .grads = p.grads,
+                  .momentum_buffer = p.moments.empty() ? View{} : p.moments[0].view(),
+                  .segments = p.touched,
                   .state = state,
                   .options = options_});
   });

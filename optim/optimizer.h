@@ -2,6 +2,7 @@
 // Optimizers: one kernel over the flat blocks, after one kernel for norm, clip and the check for
 // finite numbers.
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,8 +61,8 @@ class Optimizer {
   void set_max_norm(double max_norm);
 
   /// Everything that a resumed run needs besides the parameters: moments (padded, flat) and
-  /// counters. With StateOptions::on_host they are tensors of the cpu: call report() before reading
-  /// them.
+  /// counters. With StateOptions::on_host tensors are tensors of the cpu: call report() before
+  /// reading them.
   const std::vector<NamedTensor>& state() const { return state_; }
   std::int64_t step_count() const { return report().step; }
   /// After loading: continues from these counters.
@@ -72,8 +73,17 @@ class Optimizer {
   virtual void update(std::span<const kernels::Segment> touched,
                       const kernels::StepState* state) = 0;
   void add_state(const char* name);
-  /// Calls `part` for the whole set, or part by part where the state is on the host.
-  void in_parts(std::span<const kernels::Segment> touched, const HostState::Part& part);
+  /// What an update works on: elements [first, first + count) of every block, master empty where
+  /// there is none, and the touched segments in it, counted from `first`.
+  struct Part {
+    View value, master;
+    ConstView grads;
+    std::span<const Tensor> moments;  // in the order of add_state()
+    std::span<const kernels::Segment> touched;
+  };
+  /// Calls `update` for the whole set, or part by part where the state is on the host.
+  void in_parts(std::span<const kernels::Segment> touched,
+                const std::function<void(const Part&)>& update);
   ParameterSet& parameters_;
   Tensor step_state_;  // kernels::StepState as bytes
 

@@ -201,7 +201,11 @@ class Search {
   double least_seconds(std::int64_t m) {
     return runs_.of(uniform(m, Recompute::kNone, request_.loss_rows.value_or(0), 0)).seconds();
   }
-  bool feasible(std::int64_t m) { return smallest(m).first <= request_.budget; }
+  // What is composed of runs may be more than one run with it all takes.
+  bool feasible(std::int64_t m) {
+    const auto [needs, knobs] = smallest(m);
+    return needs <= request_.budget || runs_.of(knobs).peak <= request_.budget;
+  }
 
   struct Found {
     double seconds = kNever;

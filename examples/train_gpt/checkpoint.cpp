@@ -24,6 +24,7 @@ constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors",
 std::vector<std::pair<std::string, Tensor>> state_tensors(Trainer& trainer) {
   const ParameterSet& parameters = trainer.parameters();
   const optim::Optimizer& optimizer = trainer.optimizer();
+  (void)optimizer.report();  // what lies on the host has arrived
   std::vector<std::pair<std::string, Tensor>> out;
   for (const Parameter& p : parameters.all()) out.emplace_back(p.name, p.master);
   for (const optim::NamedTensor& s : optimizer.state())

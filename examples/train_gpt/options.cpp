@@ -125,6 +125,10 @@ Parsed parse(int argc, char** argv, Options& o) {
          "on CUDA, where nothing fits without. On the cpu: in a temporary file")
       ->check(CLI::IsMember({"auto", "yes", "no"}))
       ->group("Batch and memory");
+  app.add_flag("--state-on-host", o.state_on_host,
+               "Moments, and the master weights of bf16, stay in the host's memory and visit the "
+               "device part by part. On the cpu: in a temporary file")
+      ->group("Batch and memory");
   app.add_flag("--plan", o.plan, "Print how the batch would fit the budget, and do nothing else")
       ->group("Batch and memory");
   app.add_flag("--verify", o.verify,

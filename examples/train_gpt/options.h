@@ -21,6 +21,7 @@ struct Options {
   std::string recompute = "auto";              // auto, none, mlps or blocks
   std::int64_t loss_rows = -1, mlp_rows = -1;  // -1: chosen; 0: all
   std::string offload = "auto";                // auto, yes or no
+  bool state_on_host = false;                  // moments, and master weights of bf16
   bool plan = false, verify = false;
   int threads = 0;              // 0: one per processor
   std::string device = "auto";  // a device's own name once it is chosen

@@ -21,17 +21,20 @@ optim::Schedule schedule(const Options& o) {
 Trainer::Trainer(const Options& o, std::int64_t vocabulary, Device device,
                  const optim::Knobs& knobs)
     : options_(o), device_(device), model_(parameters_, with_vocabulary(o.model, vocabulary)) {
-  parameters_.allocate(device, o.dtype == "bf16" ? DType::kBF16 : DType::kF32);
+  parameters_.allocate(device, o.dtype == "bf16" ? DType::kBF16 : DType::kF32,
+                       o.state_on_host ? MasterWeights::kHost : MasterWeights::kDevice);
   nn::initialize(parameters_, o.seed);
+  const optim::StateOptions state{.on_host = o.state_on_host};
   if (o.optimizer == "adamw") {
     optimizer_ = std::make_unique<optim::AdamW>(
         parameters_, schedule(o),
         optim::AdamWOptions{
-            .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+            .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay},
+        state);
   } else {
     optimizer_ = std::make_unique<optim::Sgd>(
         parameters_, schedule(o),
-        optim::SgdOptions{.momentum = o.momentum, .weight_decay = o.weight_decay});
+        optim::SgdOptions{.momentum = o.momentum, .weight_decay = o.weight_decay}, state);
   }
   optimizer_->set_max_norm(o.clip);
   model_.activations = knobs.activations;

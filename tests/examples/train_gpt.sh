@@ -171,6 +171,11 @@ train bf16threads "${other[@]}" --threads 3
 rm "$work/bf16/checkpoint-8.safetensors"
 train bf16 "${other[@]}" --resume "$work/bf16"
 [ "$(hash_of)" = "$bf16" ] || fail "bf16: the resumed run gives another hash"
+train bf16host "${other[@]}" --state-on-host
+[ "$(hash_of)" = "$bf16" ] || fail "bf16: the state on the host gives another hash"
+less=$(sed -nE 's/.*predicted peak (.*)$/\1/p' <<< "$out")
+[ "$less" != "$predicted" ] || fail "bf16: the state on the host takes as much of the budget"
+grep -qE "step 8/8 .* peak $less\$" <<< "$out" || fail "bf16, state on the host: the predicted peak is not the measured one: $out"
 
 # A step whose loss was not finite stands in the log as null, which a resumed run can read.
 cp -r "$work/second" "$work/null"

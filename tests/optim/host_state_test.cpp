@@ -17,9 +17,10 @@ using optim::StateOptions;
 namespace {
 class Training {
  public:
-  Training(Device device, DType dtype, bool adam, const StateOptions& state)
+  Training(Device device, DType dtype, bool adam, const StateOptions& state,
+           MasterWeights master = MasterWeights::kDevice)
       : device_(device), model_(set_, tiny_config()) {
-    set_.allocate(device, dtype);
+    set_.allocate(device, dtype, master);
     nn::initialize(set_, 3);
     if (adam)
       optimizer_ =
@@ -69,10 +70,19 @@ TEST_CASE("optimizer state on the host: the bits are those of the plain optimize
   for (const std::int64_t chunk : {64, 1024, 1 << 20}) {
     INFO("chunk " << chunk);
     if (!default_device().is_cpu() && chunk == 64) continue;  // hundreds of copies a step
-    Training host(default_device(), dtype, adam, {.on_host = true, .chunk = chunk});
-    for (int i = 0; i < steps; ++i) host.step(static_cast<std::uint64_t>(i));
-    CHECK(host.hashes() == plain.hashes());
-    for (const auto& s : host.optimizer().state()) CHECK(s.tensor.device().is_cpu());
+    for (const auto master : {MasterWeights::kDevice, MasterWeights::kHost}) {
+      Training host(default_device(), dtype, adam, {.on_host = true, .chunk = chunk}, master);
+      CHECK(host.set().master_on_host() ==
+            (dtype == DType::kBF16 && master == MasterWeights::kHost));
+      for (int i = 0; i < steps; ++i) host.step(static_cast<std::uint64_t>(i));
+      CHECK(host.hashes() == plain.hashes());
+      for (const auto& s : host.optimizer().state()) CHECK(s.tensor.device().is_cpu());
+      if (host.set().master_on_host()) {
+        CHECK(host.set().master().device().is_cpu());
+        nn::refresh_values(host.set());
+        CHECK(host.hashes() == plain.hashes());
+      }
+    }
   }
 }
 
@@ -101,42 +111,71 @@ TEST_CASE("optimizer state on the host: a skipped step changes nothing, a resume
 
 TEST_CASE("optimizer state on the host: the device holds parts of it, as meta counts",
           "[optim][memory]") {
-  const auto bytes = [](Device device, const StateOptions& state) {
-    const auto c = static_cast<std::size_t>(Category::kOptimizer);
+  // What parameters, master weights and moments take on the device at most, and on the host.
+  const auto bytes = [](Device device, const StateOptions& state, MasterWeights master) {
+    const auto p = static_cast<std::size_t>(Category::kParameter);
+    const auto o = static_cast<std::size_t>(Category::kOptimizer);
     Allocator& memory = Allocator::of(device);
     Allocator& host = Allocator::host_of(device);
-    const auto before = memory.stats().live_by_category[c];
+    const CategoryBytes before = memory.stats().live_by_category;
     const auto host_before = host.stats().live;
     memory.reset_peak();
-    Training t(device, DType::kF32, true, state);
+    Training t(device, DType::kBF16, true, state, master);
     t.step(0);
-    return std::vector<std::int64_t>{memory.stats().peak_by_category[c] - before,
+    const CategoryBytes peak = memory.stats().peak_by_category;
+    return std::vector<std::int64_t>{peak[p] - before[p] + peak[o] - before[o],
                                      host.stats().live - host_before};
   };
-  const StateOptions on_host{.on_host = true, .chunk = 1024};
-  const auto plain = bytes(default_device(), {}), parts = bytes(default_device(), on_host);
   ParameterSet set;
   const nn::Gpt model(set, tiny_config());
   set.allocate(Device::meta(), DType::kF32);
-  const std::int64_t moments = 2 * Allocator::rounded(set.padded() * 4);
+  const std::int64_t block = Allocator::rounded(set.padded() * 4);
+  const std::int64_t part = 2 * Allocator::rounded(1024 * 4);
   const bool staged = default_device().target() == DeviceType::kCuda;
+  const StateOptions on_host{.on_host = true, .chunk = 1024};
+  const auto plain = bytes(default_device(), {}, MasterWeights::kDevice);
   CHECK(plain[1] == 0);
-  CHECK(parts[1] == moments);
-  CHECK(plain[0] - parts[0] == moments - (staged ? 4 * 1024 * 4 : 0));
-  CHECK(bytes(Device::meta(default_device().target()), on_host) == parts);
+  for (const auto master : {MasterWeights::kDevice, MasterWeights::kHost}) {
+    const auto parts = bytes(default_device(), on_host, master);
+    const std::int64_t blocks = master == MasterWeights::kHost ? 3 : 2;
+    CHECK(parts[1] == blocks * block);
+    CHECK(plain[0] - parts[0] == blocks * (block - (staged ? part : 0)));
+    CHECK(bytes(Device::meta(default_device().target()), on_host, master) == parts);
+  }
 }
 
 TEST_CASE("optimizer state on the host: what cannot be done is said", "[optim]") {
   ParameterSet set;
   const nn::Gpt model(set, tiny_config());
-  set.allocate(default_device(), DType::kBF16, false);
+  set.allocate(default_device(), DType::kBF16, MasterWeights::kNone);
   CHECK(error_of([&] {
           optim::AdamW(set, optim::constant(1e-3), {}, {.on_host = true});
         }).find("without master weights") != std::string::npos);
+  ParameterSet away;
+  const nn::Gpt third(away, tiny_config());
+  away.allocate(default_device(), DType::kBF16, MasterWeights::kHost);
+  CHECK(error_of([&] {
+          optim::AdamW(away, optim::constant(1e-3));
+        }).find("StateOptions{.on_host = true}") != std::string::npos);
   ParameterSet other;
   const nn::Gpt another(other, tiny_config());
   other.allocate(default_device(), DType::kF32);
   CHECK(error_of([&] {
           optim::AdamW(other, optim::constant(1e-3), {}, {.on_host = true, .chunk = 100});
         }).find("multiple of 64") != std::string::npos);
+}
+
+TEST_CASE("optimizer state on the host: as the document says", "[optim][memory]") {
+  ParameterSet set;
+  const nn::Gpt model(set, tiny_config());
+  const std::int64_t before = Allocator::of(default_device()).stats().live;
+  set.allocate(default_device(), DType::kBF16, MasterWeights::kHost);
+  nn::initialize(set, 3);
+  optim::AdamW optimizer(set, optim::constant(1e-2), {}, {.on_host = true, .chunk = 1 << 20});
+  // Two bytes of value and four of gradient; parts of so small a set are whole blocks.
+  if (default_device().is_cpu()) {
+    const std::int64_t live = Allocator::of(default_device()).stats().live - before;
+    CHECK(live >= 6 * set.padded());
+    CHECK(live < 6 * set.padded() + 4096);
+  }
 }

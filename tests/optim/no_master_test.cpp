@@ -18,7 +18,8 @@ struct Model {
   explicit Model(bool master_weights, Device device = default_device(), bool adam = true,
                  double lr = 1e-3)
       : gpt(parameters, tiny_config()) {
-    parameters.allocate(device, DType::kBF16, master_weights);
+    parameters.allocate(device, DType::kBF16,
+                        master_weights ? MasterWeights::kDevice : MasterWeights::kNone);
     nn::initialize(parameters, 5);
     if (adam)
       optimizer = std::make_unique<optim::AdamW>(
@@ -118,7 +119,7 @@ TEST_CASE("no master weights: float32 and float64 sets are what they were", "[op
   const DType dtype = GENERATE(DType::kF32, DType::kF64);
   ParameterSet set;
   const nn::Linear linear(set, "linear", 3, 4);
-  set.allocate(default_device(), dtype, false);
+  set.allocate(default_device(), dtype, MasterWeights::kNone);
   nn::initialize(set, 1);
   CHECK_FALSE(set.has_master());
   CHECK(set.master().dtype() == dtype);
