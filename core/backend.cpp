@@ -142,7 +142,9 @@ OwnedStream::~OwnedStream() {
   if (stream_.native == 0) return;
   Backend& b = backend(stream_.device);
   try {
-    Allocator::of(stream_.device).move_blocks(stream_, {stream_.device, b.main_stream()});
+    const Stream main{stream_.device, b.main_stream()};
+    Allocator::of(stream_.device).move_blocks(stream_, main);
+    Allocator::host_of(stream_.device).move_blocks(stream_, main);
   } catch (const std::exception& e) {
     log(LogLevel::kError, detail::concat("a stream of ", stream_.device, " ends: ", e.what()));
   }

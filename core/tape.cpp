@@ -201,6 +201,10 @@ void Tape::backward_from(Tensor&& given, Tensor&& given_seed) {
   kept_.clear();
   kept_id_ = id_;
   Result& last = results_[static_cast<std::size_t>(slot)];
+  if (last.written)
+    detail::fail(ErrorCode::kInternal,
+                 "backward: the result is a watched tensor whose gradient has begun elsewhere; a "
+                 "node must stand between them");
   last.grad = seed.detach();
   last.written = true;
   output = seed = Tensor{};

@@ -155,8 +155,9 @@ void LogicalBatch::move_running() {
   }
 }
 
-void LogicalBatch::run(std::int64_t micro_batches, const std::function<Loss(std::int64_t)>& loss,
-                       const std::function<void(Tape&, const Loss&)>& add) {
+bool LogicalBatch::run(std::int64_t micro_batches, const std::function<Loss(std::int64_t)>& loss,
+                       const std::function<void(Tape&, const Loss&)>& add,
+                       const std::function<bool()>& keep) {
   ACCRUE_CHECK(micro_batches >= 1, "LogicalBatch: needs at least one micro-batch, got ",
                micro_batches);
   ACCRUE_CHECK(loss != nullptr && add != nullptr, "LogicalBatch: a function is empty");
@@ -197,6 +198,8 @@ void LogicalBatch::run(std::int64_t micro_batches, const std::function<Loss(std:
     check_counts();
     add(tape, result);
   }
+  if (keep && !keep()) return false;
   move_running();
+  return true;
 }
 }  // namespace accrue::nn

@@ -17,7 +17,8 @@ class LogicalBatch;
 /// Batch normalisation over all dimensions of x (N, C, ...) but the second. Parameters: weight (C)
 /// and bias (C), not decayed. Running statistics: float64 (2, C), mean and unbiased variance, 0 and
 /// 1 before the first batch; running <- (1 - momentum) running + momentum batch, once per logical
-/// batch, also under recompute. Copies of the layer share parameters and statistics.
+/// batch, also under recompute. A channel whose statistics are not finite leaves its own as they
+/// are. Copies of the layer share parameters and statistics.
 struct BatchNorm {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
@@ -67,8 +68,15 @@ class LogicalBatch {
   /// Throws what these throw; when a norm is used twice or only in a later pass; when a channel has
   /// fewer than 2 elements; and when a gradient of the set was written in a pass that makes none (a
   /// copy of a parameter's tensor was used instead of Parameter::value): reset() the window then.
-  void run(std::int64_t micro_batches, const std::function<Loss(std::int64_t)>& loss,
-           const std::function<void(Tape&, const Loss&)>& add);
+  /// `keep`: whether what was added stands; false, and it must be run again, for a window in exact
+  /// mode that asks for it:
+  ///
+  ///   while (!batch.run(micro_batches, loss, add, [&] { return window.settle(); })) {}
+  ///
+  /// Running statistics move only when it stands. Returns what `keep` said; true without it.
+  bool run(std::int64_t micro_batches, const std::function<Loss(std::int64_t)>& loss,
+           const std::function<void(Tape&, const Loss&)>& add,
+           const std::function<bool()>& keep = {});
 
  private:
   friend struct BatchNorm;

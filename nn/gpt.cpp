@@ -190,10 +190,12 @@ Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& random) const {
   }
   x = Dropout{config.dropout, 0}(x, random);
   const bool training = Tape::current() != nullptr;
-  for (std::size_t i = 0; i < blocks.size(); ++i)
-    x = training
-            ? blocks[i](x, random, activations.of(i), activations.mlp_rows, activations.offload)
-            : blocks[i](x, random);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    Recompute what = activations.of(i);
+    if (!training && what != Recompute::kNone)  // of what backward repeats, tiles remain
+      what = activations.mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone;
+    x = blocks[i](x, random, what, activations.mlp_rows, activations.offload && training);
+  }
   return normalized(norm, x);
 }
 
@@ -210,9 +212,8 @@ Loss Gpt::loss(const Tensor& token_ids, const Tensor& targets, const RandomState
     return cross_entropy(logits, labels, options);
   };
   const Tensor x = hidden(token_ids, random);
-  return activations.loss_rows > 0 && Tape::current()
-             ? tiled_loss(of_rows, x, targets, activations.loss_rows)
-             : of_rows(x, targets);
+  return activations.loss_rows > 0 ? tiled_loss(of_rows, x, targets, activations.loss_rows)
+                                   : of_rows(x, targets);
 }
 
 std::string short_count(std::int64_t n) {

@@ -44,6 +44,7 @@ void refresh_values(ParameterSet& parameters) {
   if (parameters.values().dtype() == parameters.master().dtype()) return;
   const Device device = parameters.device();
   const bool away = parameters.master_on_host() && device.target() == DeviceType::kCuda;
+  if (away) backend(device).synchronize(current_stream(device));  // the last update's copies
   for (Parameter& p : parameters.all()) {
     const Tensor here = away ? Tensor::empty(p.shape, p.master.dtype(), device) : p.master;
     if (away) here.copy_from(p.master);

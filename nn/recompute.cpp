@@ -26,6 +26,19 @@ class SecondPass {
 
 bool on_tape(const Tape& tape, const Tensor& t) { return !t.grad_slot() && tape.wants({&t}); }
 
+// The same values as a result of their own.
+struct PassOnNode {
+  static constexpr std::string_view kName = "pass_on";
+  void backward(BackwardContext& c) const {
+    if (!c.share(0)) kernels::cast_backward(c.stream(), {.dy = c.grad(), .dx = c.sink(0)});
+  }
+};
+Tensor pass_on(Tape& tape, const Tensor& t) {
+  Tensor out = t.detach();
+  tape.record(PassOnNode{}, {&t}, out);
+  return out;
+}
+
 GradSink window_of(const GradSink& sink, std::int64_t first, const Shape& shape) {
   GradSink part = sink;
   part.dst.ptr = static_cast<std::byte*>(sink.dst.ptr) + first * size_of(sink.dst.dtype);
@@ -95,6 +108,12 @@ struct RecomputeNode {
       ACCRUE_CHECK(y.defined() && y.shape() == c.grad().shape() && y.dtype() == c.grad().dtype(),
                    "recompute: the function gave another result the second time: ", y.shape(), " ",
                    y.dtype(), ", before ", c.grad().shape(), " ", c.grad().dtype());
+      for (const int i : watched)
+        if (const Tensor::Slot s = again[static_cast<std::size_t>(i)].slot();
+            s.tape == y.slot().tape && s.index == y.slot().index) {
+          y = pass_on(tape, y);  // f returned this input
+          break;
+        }
       tape.backward_from(std::move(y), c.take_grad());
     }
     for (const int i : watched) {
@@ -104,6 +123,12 @@ struct RecomputeNode {
     }
   }
 };
+
+// A parameter whose rows are cut: f may use it as a parameter too, and only whole gradients go
+// there.
+Tensor as_result(Tape* tape, const Tensor& x) {
+  return tape && x.grad_slot() ? pass_on(*tape, x) : x;
+}
 
 struct Tiles {
   std::int64_t rows = 0, width = 0, tile = 0;
@@ -218,10 +243,11 @@ Tensor recompute(std::function<Tensor(const Tensor&)> f, const Tensor& x,
                    std::vector<Tensor>{x}, options);
 }
 
-Tensor tiled(std::function<Tensor(const Tensor&)> f, const Tensor& x, std::int64_t rows) {
+Tensor tiled(std::function<Tensor(const Tensor&)> f, const Tensor& given, std::int64_t rows) {
   ACCRUE_CHECK(f != nullptr, "tiled: the function is empty");
-  const Tiles tiles = tiles_of("tiled", x, rows);
+  const Tiles tiles = tiles_of("tiled", given, rows);
   Tape* const tape = Tape::current();
+  const Tensor x = as_result(tape, given);
   Tape first(Tape::Mode::kObserve);
   const bool x_on_tape = tape && on_tape(*tape, x);
   const Tensor constant = x.detach();
@@ -257,13 +283,15 @@ Tensor tiled(std::function<Tensor(const Tensor&)> f, const Tensor& x, std::int64
   return out;
 }
 
-Loss tiled_loss(std::function<Loss(const Tensor&, const Tensor&)> f, const Tensor& x,
+Loss tiled_loss(std::function<Loss(const Tensor&, const Tensor&)> f, const Tensor& given,
                 const Tensor& targets, std::int64_t rows) {
   ACCRUE_CHECK(f != nullptr, "tiled_loss: the function is empty");
-  const Tiles tiles = tiles_of("tiled_loss", x, rows);
+  const Tiles tiles = tiles_of("tiled_loss", given, rows);
   ACCRUE_CHECK_SHAPE(targets.defined() && targets.numel() == tiles.rows, "tiled_loss: x ",
-                     x.shape(), " has ", tiles.rows, " rows, the targets are ", targets.shape());
+                     given.shape(), " has ", tiles.rows, " rows, the targets are ",
+                     targets.shape());
   Tape* const tape = Tape::current();
+  const Tensor x = as_result(tape, given);
   Tape first(Tape::Mode::kObserve);
   const bool x_on_tape = tape && on_tape(*tape, x);
   const Tensor constant = x.detach(), labels = targets.detach();
@@ -276,7 +304,10 @@ Loss tiled_loss(std::function<Loss(const Tensor&, const Tensor&)> f, const Tenso
       const Loss loss = f(part, labels.window(at, {tiles.count(at)}));
       wanted = wanted || first.wants({&loss.sum});
       if (!total.sum.defined()) {
-        total = {loss.sum.detach(), loss.weight.detach()};
+        // What f returned may be its own, so it is not added to.
+        const bool last = tiles.rows <= tiles.tile;
+        total = {last ? loss.sum.detach() : loss.sum.clone({"tiled_loss.sum"}),
+                 last ? loss.weight.detach() : loss.weight.clone({"tiled_loss.weight"})};
         continue;
       }
       const AccumulateItem items[] = {{total.sum.view(), loss.sum, 1.0f, 1.0f},

@@ -1,9 +1,29 @@
 #include <algorithm>
+#include <exception>
+#include <accrue/core/log.h>
 #include <accrue/core/offload.h>
 #include <accrue/core/parameter.h>
 #include <accrue/optim/host_state.h>
 
 namespace accrue::optim {
+namespace {
+// However an update ends: the computing waits for the copies both ways, and whoever gets this
+// memory next waits for the computing.
+struct CopiesEnd {
+  Stream compute, in, out;
+  Event& event;
+  ~CopiesEnd() {
+    try {
+      for (const Stream s : {in, out}) {
+        event.record(s);
+        event.wait(compute);
+      }
+    } catch (const std::exception& e) {
+      log(LogLevel::kError, detail::concat("optimizer state on the host: ", e.what()));
+    }
+  }
+};
+}  // namespace
 
 HostState::HostState(Device device, std::int64_t elements, const StateOptions& options)
     : device_(device),
@@ -40,6 +60,7 @@ void HostState::update(std::span<const kernels::Segment> segments, const Part& p
   Backend& device = backend(device_);
   began_.record(compute);
   began_.wait(in);
+  const CopiesEnd end{compute, in, out, began_};
   std::size_t next = 0;  // the first segment that does not lie before the part
   for (std::int64_t first = 0; first < elements_; first += chunk_) {
     const std::int64_t end = std::min(first + chunk_, elements_), count = end - first;
@@ -70,7 +91,5 @@ void HostState::update(std::span<const kernels::Segment> segments, const Part& p
     }
     slot.left.record(out);
   }
-  // Whoever waits for the computing waits for the state.
-  for (Slot& slot : slots_) slot.left.wait(compute);
 }
 }  // namespace accrue::optim

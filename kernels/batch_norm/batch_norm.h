@@ -89,8 +89,8 @@ struct BatchNormBackward {
   View channels;                // as in forward
   double count = 0, eps = 1e-5;
 };
-/// running <- (1 - momentum) running + momentum (mean, squares / (count - 1)),
-/// both float64 (2, C).
+/// running <- (1 - momentum) running + momentum (mean, squares / (count - 1)), but for channels
+/// where one of both is not finite, both float64 (2, C).
 struct BatchNormRunning {
   ConstView moments;
   View running;

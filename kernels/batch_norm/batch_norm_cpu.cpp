@@ -1,3 +1,4 @@
+#include <cmath>
 #include <accrue/kernels/batch_norm/batch_norm.h>
 #include <accrue/kernels/rows.h>
 #include <accrue/kernels/cpu/simd_begin.h>
@@ -186,9 +187,11 @@ void batch_norm_running(Stream, const BatchNormRunning& a) {
   const std::int64_t channels = a.running.shape.cols();
   const double* m = a.moments.data<double>();
   double* r = a.running.data<double>();
-  for (std::int64_t i = 0; i < 2 * channels; ++i) {
-    const double now = i < channels ? m[i] : m[i] / (a.count - 1);
-    r[i] = (1 - a.momentum) * r[i] + a.momentum * now;
+  for (std::int64_t i = 0; i < channels; ++i) {
+    const double mean = m[i], variance = m[channels + i] / (a.count - 1);
+    if (!std::isfinite(mean) || !std::isfinite(variance)) continue;
+    r[i] = (1 - a.momentum) * r[i] + a.momentum * mean;
+    r[channels + i] = (1 - a.momentum) * r[channels + i] + a.momentum * variance;
   }
 }
 }  // namespace accrue::kernels::ACCRUE_ISA_NAME

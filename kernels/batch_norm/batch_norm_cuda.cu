@@ -232,10 +232,13 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     batch_norm_move(std::int64_t channels, const double* moments, double count, double momentum,
                     double* running) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= 2 * channels) return;
-  const double now = i < channels ? moments[i] : moments[i] / (count - 1);
-  running[i] = (1 - momentum) * running[i] + momentum * now;
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (c >= channels) return;
+  const double mean = moments[c], variance = moments[channels + c] / (count - 1);
+  if (mean - mean != 0 || variance - variance != 0) return;  // not finite
+  running[c] = (1 - momentum) * running[c] + momentum * mean;
+  double* const second = running + channels + c;
+  *second = (1 - momentum) * *second + momentum * variance;
 }
 
 dim3 per_channel(std::int64_t channels) {
@@ -343,8 +346,7 @@ void batch_norm_backward(Stream stream, const BatchNormBackward& a) {
 
 void batch_norm_running(Stream stream, const BatchNormRunning& a) {
   const std::int64_t channels = a.running.shape.cols();
-  accrue::cuda::launch(batch_norm_move, per_channel(2 * channels), dim3(kThreads), 0, stream,
-                       channels, a.moments.data<double>(), a.count, a.momentum,
-                       a.running.data<double>());
+  accrue::cuda::launch(batch_norm_move, per_channel(channels), dim3(kThreads), 0, stream, channels,
+                       a.moments.data<double>(), a.count, a.momentum, a.running.data<double>());
 }
 }  // namespace accrue::kernels::cuda

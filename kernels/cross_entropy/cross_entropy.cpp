@@ -82,7 +82,8 @@ Loss cross_entropy(const Tensor& logits, const Tensor& targets,
   const DType dtype = logits.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   const std::int64_t rows = targets.numel();
   Tape* tape = Tape::current();
-  const bool in_place = options.in_place && tape && tape->wants({&logits});
+  const bool in_place =
+      options.in_place && tape && tape->mode() == Tape::Mode::kRecord && tape->wants({&logits});
   ACCRUE_CHECK(!in_place || !logits.grad_slot(),
                "cross_entropy: in_place would overwrite a parameter; the logits must be a result");
 

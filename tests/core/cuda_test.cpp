@@ -145,6 +145,21 @@ TEST_CASE("cuda: memory outlives the stream it was allocated on", "[core][cuda]"
   Allocator::of(device).trim();  // gives both back, by a stream that still exists
 }
 
+TEST_CASE("cuda: host memory outlives the stream it was freed on", "[core][cuda]") {
+  if (skipped_without_cuda()) return;
+  const Device device = Device::cuda();
+  const auto in = numbers(5000);
+  {
+    const OwnedStream side(device);
+    const StreamScope on(side.get());
+    Tensor::on_host({5000}, DType::kF32, device).copy_from_host(in.data());
+  }
+  const Tensor again = Tensor::on_host({5000}, DType::kF32, device);  // the same block
+  again.copy_from_host(in.data());
+  CHECK(again.to_vector<float>() == in);
+  Allocator::host_of(device).trim();
+}
+
 TEST_CASE("cuda: several devices in one process", "[core][cuda]") {
   if (skipped_without_cuda(2)) return;
   const auto in = numbers(3000);

@@ -1,6 +1,7 @@
 // Batch normalisation over the logical batch.
 #include <cmath>
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
+#include <accrue/kernels/mse/mse.h>
 #include <accrue/kernels/relu/relu.h>
 #include <accrue/nn/batch_norm.h>
 #include <accrue/nn/init.h>
@@ -215,6 +216,64 @@ TEST_CASE("B38: the first step moves the running mean by a tenth of the batch's,
   const Tensor y = norm(Tensor::from(std::vector<float>{2}, {1, 1}), nullptr);
   CHECK(y.item() == Approx((2 - r[0]) / std::sqrt(r[1] + 1e-5)).epsilon(1e-6));
   CHECK(norm.batches_tracked() == 2);
+}
+
+TEST_CASE("B38: an exact window that asks for its grains again moves running statistics once",
+          "[nn][batch_norm][exact]") {
+  ParameterSet set;
+  const nn::BatchNorm norm(set, "norm", 1);
+  set.allocate(default_device(), DType::kF32);
+  nn::initialize(set, 1);
+  const std::vector<float> x{0, 4, 4, 4};
+  nn::LogicalBatch batch(set);
+  optim::Window window(set, optim::Numerics::kExact);
+  int passes = 0;
+  bool done = false;
+  while (!done) {
+    ++passes;
+    done = batch.run(
+        4,
+        [&](std::int64_t i) {  // gradients of 2e5: beyond the first exponents
+          const Tensor y = norm(
+              Tensor::from(std::vector<float>{x[static_cast<std::size_t>(i)]}, {1, 1}), &batch);
+          return mse(y, Tensor::from(std::vector<float>{1e5f}, {1, 1}));
+        },
+        [&](Tape& tape, const Loss& loss) { window.add(tape, loss); },
+        [&] { return window.settle(); });
+  }
+  CHECK(passes > 1);
+  CHECK(norm.batches_tracked() == 1);
+  const auto r = norm.running().to_vector<double>();
+  CHECK(r[0] == Approx(0.3));
+  CHECK(r[1] == Approx(0.9 + 0.1 * 4));
+}
+
+TEST_CASE("batch norm: what is not finite leaves the running statistics of its channel alone",
+          "[nn][batch_norm]") {
+  ParameterSet set;
+  const nn::BatchNorm norm(set, "norm", 3);
+  set.allocate(default_device(), DType::kF32);
+  nn::initialize(set, 1);
+  nn::LogicalBatch batch(set);
+  optim::Window window(set);
+  const auto run = [&](std::vector<float> x) {
+    batch.run(
+        1,
+        [&](std::int64_t) {
+          return mse(norm(Tensor::from(x, {2, 3}), &batch), Tensor::zeros({2, 3}, DType::kF32));
+        },
+        [&](Tape& tape, const Loss& loss) { window.add(tape, loss); });
+    window.reset();
+    return norm.running().to_vector<double>();
+  };
+  const auto before = run({1, 2, 3, 4, 5, 7});
+  const auto after = run({NAN, 2, 3, 4, 5, INFINITY});
+  CHECK(after[0] == before[0]);
+  CHECK(after[3] == before[3]);
+  CHECK(after[2] == before[2]);
+  CHECK(after[5] == before[5]);
+  CHECK(after[1] == Approx(0.9 * before[1] + 0.35));
+  CHECK(after[4] != before[4]);
 }
 
 TEST_CASE("batch norm: no silent use of a micro-batch, and what else is refused",

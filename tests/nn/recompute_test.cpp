@@ -1,8 +1,11 @@
+#include <cmath>
 #include <accrue/core/tape.h>
+#include <accrue/kernels/add/add.h>
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
 #include <accrue/kernels/linear/linear.h>
 #include <accrue/kernels/mul/mul.h>
 #include <accrue/nn/gpt.h>
+#include <accrue/nn/init.h>
 #include <accrue/nn/recompute.h>
 #include <accrue/optim/window.h>
 #include "tests/support/catch.h"
@@ -196,6 +199,110 @@ TEST_CASE("recompute: any function, several inputs, nested, the same input twice
   CHECK(calls == 2);
   CHECK(second == 1);
   CHECK_FALSE(nn::recomputing());
+}
+
+TEST_CASE("recompute: a function that returns its input", "[nn][recompute]") {
+  const auto gradient = [](auto f) {
+    Tensor x = Tensor::from(std::vector<float>{1, 2, 3}, {3});
+    Tape tape;
+    tape.watch(x);
+    const Tape::Scope on(tape);
+    const Tensor again = nn::recompute(f, x);
+    const Tensor y = add(mul(x, x), again.reshape({3}));  // x is used before and after
+    tape.backward_from(y, Tensor::from(std::vector<float>{1, 10, 100}, {3}));
+    return tape.gradient(x).template to_vector<float>();
+  };
+  const std::vector<float> expected{3, 50, 700};
+  CHECK(gradient([](const Tensor& t) { return t; }) == expected);
+  CHECK(gradient([](const Tensor& t) { return t.reshape({1, 3}); }) == expected);
+  CHECK(gradient([](const Tensor& t) {
+          return nn::recompute([](const Tensor& u) { return u; }, t);
+        }) == expected);
+}
+
+TEST_CASE("recompute: rows of a parameter are cut too", "[nn][recompute]") {
+  const bool again = GENERATE(false, true);  // whether the function uses the parameter itself, too
+  const auto gradient = [&](std::int64_t rows) {
+    ParameterSet set;
+    Parameter* const p = set.add("p", {3, 2}, true, nn::normal(1.0));
+    set.allocate(default_device(), DType::kF32);
+    nn::initialize(set, 2);
+    // Stale: the first gradient overwrites it.
+    set.grads().copy_from(Tensor::from(
+        std::vector<float>(static_cast<std::size_t>(set.padded()), NAN), {set.padded()}));
+    Tape tape;
+    const Tape::Scope on(tape);
+    const Tensor targets = Tensor::from(std::vector<std::int64_t>{0, 1, 1}, {3});
+    const auto f = [&](const Tensor& x) {
+      return again ? linear(x, p->value.reshape({3, 2}), {}) : mul(x, x);
+    };
+    const auto loss = [](const Tensor& x, const Tensor& t) { return cross_entropy(mul(x, x), t); };
+    const Tensor x = p->value;
+    const Loss a =
+        rows < 0 ? cross_entropy(f(x), targets) : cross_entropy(nn::tiled(f, x, rows), targets);
+    const Loss b = rows < 0 ? loss(x, targets) : nn::tiled_loss(loss, x, targets, rows);
+    tape.backward(add(a.sum, b.sum));
+    REQUIRE(p->slot.touched);
+    return set.grads().window(p->offset, {p->size}).to_vector<float>();
+  };
+  const auto expected = gradient(-1);
+  for (const std::int64_t rows : {0, 1, 2}) {
+    INFO("rows " << rows);
+    const auto got = gradient(rows);
+    for (std::size_t i = 0; i < got.size(); ++i)
+      CHECK(got[i] == Approx(expected[i]).epsilon(1e-5).margin(1e-6));
+  }
+}
+
+TEST_CASE("tiled_loss: what the function writes over or keeps for itself", "[nn][recompute]") {
+  const std::vector<float> logits{1, 2, 3, 1, 0, 0};
+  const Tensor targets = Tensor::from(std::vector<std::int64_t>{2, 0, 1}, {3});
+  const auto gradient = [&](bool in_place, std::int64_t rows) {
+    Tensor x = Tensor::from(logits, {3, 2});
+    const auto loss = [&](const Tensor& part, const Tensor& t) {
+      return cross_entropy(part, t, {.ignore_index = 2, .in_place = in_place});
+    };
+    Tape tape;
+    tape.watch(x);
+    const Tape::Scope on(tape);
+    const Loss l = nn::tiled_loss(loss, x, targets, rows);
+    tape.backward(l.sum);
+    return tape.gradient(x).to_vector<float>();
+  };
+  for (const std::int64_t rows : {0, 1, 2}) CHECK(gradient(true, rows) == gradient(false, rows));
+
+  const Tensor mine = Tensor::scalar(1.0, DType::kF32);
+  const Loss total = nn::tiled_loss(
+      [&](const Tensor& part, const Tensor& t) {
+        return Loss{cross_entropy(part, t).sum, mine};
+      },
+      Tensor::from(std::vector<float>(8, 1.0f), {4, 2}), Tensor::zeros({4}, DType::kI64), 1);
+  CHECK(total.weight.item() == 4);
+  CHECK(mine.item() == 1);
+}
+
+TEST_CASE("recompute: without a tape tiles remain", "[nn][recompute][memory]") {
+  ParameterSet set;
+  nn::GptConfig config = tiny_config(nn::GptShape::kGpt2, 0.0);
+  config.vocabulary = 4000;
+  nn::Gpt model(set, config);
+  set.allocate(default_device(), DType::kF32);
+  nn::initialize(set, 5);
+  const auto micro = RaggedBatch(6).micro(0, 3);
+  Allocator& memory = Allocator::of(default_device());
+  const auto peak = [&](double& loss) {
+    const auto c = static_cast<std::size_t>(Category::kActivation);
+    memory.reset_peak();
+    const std::int64_t before = memory.stats().live_by_category[c];
+    loss = model.loss(micro.tokens, micro.targets).sum.item();
+    return memory.stats().peak_by_category[c] - before;
+  };
+  double whole = 0, tiled = 0;
+  const std::int64_t all = peak(whole);
+  model.activations.loss_rows = 2;
+  const std::int64_t part = peak(tiled);
+  CHECK(tiled == Approx(whole).epsilon(1e-6));
+  CHECK(part < all / 2);
 }
 
 TEST_CASE("recompute: constants are not recorded, mistakes are named", "[nn][recompute]") {

@@ -2,13 +2,18 @@
 #include <limits>
 #include <memory>
 #include <vector>
+#include <accrue/config.h>
 #include <accrue/core/hash.h>
+#include <accrue/core/offload.h>
 #include <accrue/nn/gpt.h>
 #include <accrue/nn/init.h>
 #include <accrue/optim/optim.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/tiny_gpt.h"
+#if ACCRUE_CUDA_SIM
+  #include <simcuda/simcuda.h>
+#endif
 
 using namespace accrue;
 using namespace accrue::test;
@@ -179,3 +184,36 @@ TEST_CASE("optimizer state on the host: as the document says", "[optim][memory]"
     CHECK(live < 6 * set.padded() + 4096);
   }
 }
+
+#if ACCRUE_CUDA_SIM
+// B41.
+TEST_CASE("optimizer state on the host: slow copies change no bit, and nobody waits",
+          "[optim][memory]") {
+  if (!default_device().is_cuda()) return;
+  struct DefaultOrder {
+    ~DefaultOrder() { simcuda::set_order(simcuda::Order::kRandom, 1); }
+  } default_order;
+  const auto native = [](Stream s) { return reinterpret_cast<cudaStream_t>(s.native); };
+  Training plain(default_device(), DType::kBF16, true, {});
+  Training host(default_device(), DType::kBF16, true, {.on_host = true, .chunk = 2048},
+                MasterWeights::kHost);
+  for (int round = 0; round < 5; ++round) {
+    INFO("round " << round);
+    simcuda::set_order(round % 5 == 3   ? simcuda::Order::kLazy
+                       : round % 5 == 4 ? simcuda::Order::kEager
+                                        : simcuda::Order::kRandom,
+                       static_cast<std::uint64_t>(round));
+    if (round % 3 != 1) simcuda::delay(native(copy_out_stream(default_device())), 3 + round);
+    if (round % 3 != 2) simcuda::delay(native(copy_in_stream(default_device())), 2 + 2 * round);
+    const auto waits = [&](Training& t) {
+      simcuda::reset_statistics();
+      t.step(static_cast<std::uint64_t>(round));
+      const auto s = simcuda::statistics();
+      return std::pair(s.host_synchronizations, s.pageable_copies);
+    };
+    const auto expected = waits(plain);
+    CHECK(waits(host) == expected);
+  }
+  CHECK(host.hashes() == plain.hashes());
+}
+#endif
