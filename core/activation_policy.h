@@ -10,7 +10,7 @@ namespace accrue {
 /// and the MLP, which hold about two thirds of its activations; everything but the block's input.
 enum class Recompute : std::uint8_t { kNone, kMlp, kBlock };
 
-/// Memory against time. No setting changes a result.
+/// Memory against time. Tiles (rows) change the last bits of sums, nothing else changes a bit.
 struct ActivationPolicy {
   std::vector<Recompute> blocks{};  // by block; those beyond the end: kNone
   std::int64_t loss_rows = 0;       // tokens whose logits exist at a time; 0: all

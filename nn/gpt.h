@@ -85,7 +85,7 @@ struct Gpt {
   std::vector<Block> blocks;
   Norm norm;
   Linear head;
-  ActivationPolicy activations;  // may change between steps: it changes no result
+  ActivationPolicy activations;  // may change between steps
 
   Gpt(ParameterSet& set, const GptConfig& config);
 

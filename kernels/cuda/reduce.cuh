@@ -1,7 +1,7 @@
 #pragma once
 // Sums over a dimension on the device: the plan of kernels/reduce.h in one or two kernels, in an
-// order that depends on the plan only. Every thread adds at most 64 neighbours of one range in C,
-// the rest happens in float64.
+// order that depends on the plan and on kVector (the alignment) only. Every thread adds at most 64
+// neighbours of one range in C, the rest happens in float64.
 //
 // What is summed is a type with
 //   Real                                          C: float, or double for float64

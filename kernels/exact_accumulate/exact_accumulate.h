@@ -14,7 +14,7 @@ namespace accrue {
 /// overflows.
 ///   exact_accumulate:  sum += round(leaf / unit), to nearest, ties to even; and
 ///                      observed = max(observed, |leaf|)
-///   exact_unfold:      dst = sum * unit, rounded once; NaN where a leaf was not finite
+///   exact_unfold:      dst = sum * unit, by way of float64; NaN where a leaf was not finite
 /// Nothing is checked on the device: when some |leaf| >= 2^e_t the sum is meaningless, and
 /// `observed` says so. All results have the same bits on every device and instruction set
 /// (denormal leaves are 0, as in every kernel).
