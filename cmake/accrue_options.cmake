@@ -40,6 +40,21 @@ if(NOT ACCRUE_ONEDNN STREQUAL "OFF")
   endif()
 endif()
 
+# MPI: the ranks of several processes, and what starts them. Open MPI is what it is tested with.
+set(ACCRUE_HAS_MPI 0)
+if(NOT ACCRUE_MPI MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "ACCRUE_MPI=${ACCRUE_MPI}: expected AUTO, ON or OFF.")
+endif()
+if(NOT ACCRUE_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI 3.1 COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(ACCRUE_HAS_MPI 1)
+  elseif(ACCRUE_MPI STREQUAL "ON")
+    message(FATAL_ERROR "ACCRUE_MPI=ON, but MPI was not found (Debian: libopenmpi-dev openmpi-bin).")
+  endif()
+endif()
+
 # Instruction sets the CPU kernels are compiled for; the best one the processor has is taken at run time.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(ACCRUE_CPU_ISAS "portable;avx2;avx512" CACHE STRING "Instruction sets of the CPU kernels")

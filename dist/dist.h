@@ -1,3 +1,5 @@
 #pragma once
-// The room of communicators, the gradient reducer and sharding. This version runs as one process:
-// nothing is here yet, and nothing pretends to be.
+// All of dist: what runs between ranks.
+#include <accrue/dist/checks.h>
+#include <accrue/dist/exit_codes.h>
+#include <accrue/dist/self.h>

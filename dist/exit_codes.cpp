@@ -1,0 +1,17 @@
+#include <accrue/dist/exit_codes.h>
+
+namespace accrue::dist {
+
+int exit_code_of(const std::exception& error) noexcept {
+  if (const auto* e = dynamic_cast<const DistributedError*>(&error))
+    return static_cast<int>(e->exit_code());
+  const auto* e = dynamic_cast<const Error*>(&error);
+  if (!e) return 1;
+  switch (e->code()) {
+    case ErrorCode::kOutOfMemory: return static_cast<int>(ExitCode::kOutOfMemory);
+    case ErrorCode::kCorrupt: return static_cast<int>(ExitCode::kCorrupt);
+    case ErrorCode::kInvalidArgument: return 2;
+    default: return 1;
+  }
+}
+}  // namespace accrue::dist
