@@ -3,3 +3,4 @@
 #include <accrue/dist/checks.h>
 #include <accrue/dist/exit_codes.h>
 #include <accrue/dist/self.h>
+#include <accrue/dist/threads.h>
