@@ -1,4 +1,8 @@
+#include <algorithm>
+#include <array>
 #include <utility>
+#include <accrue/core/communicator.h>
+#include <accrue/core/hash.h>
 #include <accrue/core/parameter.h>
 
 namespace accrue {
@@ -21,22 +25,44 @@ Parameter* ParameterSet::add(std::string_view name, const Shape& shape, bool dec
 }
 
 void ParameterSet::allocate(Device device, DType dtype, MasterWeights place) {
+  allocate(device, dtype, place, {});
+}
+
+void ParameterSet::allocate(Device device, DType dtype, MasterWeights place,
+                            const Sharding& sharding) {
   ACCRUE_CHECK(!allocated(), "ParameterSet: allocate() was already called");
   ACCRUE_CHECK(is_floating(dtype), "ParameterSet: parameters must be of floating dtype, not ",
                dtype);
+  ACCRUE_CHECK(sharding.stage == ShardStage::kNone || sharding.ranks,
+               "ParameterSet: sharding needs a communicator");
+  ACCRUE_CHECK(
+      sharding.policy == ReducePolicy::kKeepFull || sharding.stage == ShardStage::kGradients,
+      "ParameterSet: gradients are reduced in each micro-batch only where they are "
+      "sharded (ShardStage::kGradients)");
+  sharding_ = sharding;
+  const bool divided = sharding.stage != ShardStage::kNone && sharding.ranks->size() > 1;
+  layout_ =
+      divided ? ShardLayout(total_, sharding.ranks->size(), sharding.window) : ShardLayout(total_);
+  if (divided) compare_with_ranks(dtype, place);
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-  const Shape flat{total_};
+  const bool own_master = dtype != wide && place != MasterWeights::kNone;
+  const Shape flat{layout_.padded()}, shard{layout_.shard()};
   Tensor values = Tensor::zeros(flat, dtype, device, {"parameters", Category::kParameter});
   const Tag tag{"master weights", Category::kParameter};
   Tensor master = values;
-  if (dtype != wide && place == MasterWeights::kDevice) {
-    master = Tensor::zeros(flat, wide, device, tag);
-  } else if (dtype != wide && place == MasterWeights::kHost) {
+  if (own_master && place == MasterWeights::kDevice) {
+    master = Tensor::zeros(shard, wide, device, tag);
+  } else if (own_master) {
+    if (divided)
+      accrue::detail::fail(
+          ErrorCode::kUnsupported,
+          "ParameterSet: master weights that ranks divide cannot be on the host yet");
     master = Tensor::on_host(flat, wide, device, tag);
     backend(device).synchronize(current_stream(device));  // with whoever had this memory before
     master.fill_zero();
   }
-  Tensor grads = Tensor::zeros(flat, wide, device, {"gradients", Category::kGradient});
+  Tensor grads = Tensor::zeros(transient_grads() ? shard : flat, wide, device,
+                               {"gradients", Category::kGradient});
   dtype_ = dtype;
   device_ = device;
   place_ = place;
@@ -45,10 +71,44 @@ void ParameterSet::allocate(Device device, DType dtype, MasterWeights place) {
   grads_ = std::move(grads);
   for (Parameter& p : parameters_) {
     p.value = values_.window(p.offset, p.shape);
-    p.master = master_.window(p.offset, p.shape);
-    p.slot.grad = grads_.window(p.offset, p.shape).view();
+    if (!own_master || !divided) p.master = master_.window(p.offset, p.shape);
+    if (!transient_grads()) p.slot.grad = grads_.window(p.offset, p.shape).view();
     p.value.bind_grad(&p.slot);
   }
+}
+
+void ParameterSet::store_master(const Parameter& p, const Tensor& wide_values) {
+  ACCRUE_CHECK(
+      sharded() && has_master() && wide_values.dtype() == wide() && wide_values.numel() == p.size,
+      "ParameterSet: no shard of master weights to store '", p.name, "' in");
+  for (const ShardLayout::Piece& piece : layout_.pieces(rank())) {
+    const std::int64_t from = std::max(piece.first, p.offset);
+    const std::int64_t end = std::min(piece.first + piece.count, p.offset + p.size);
+    if (from < end)
+      master_.window(piece.at + from - piece.first, {end - from})
+          .copy_from(wide_values.window(from - p.offset, {end - from}));
+  }
+}
+
+int ParameterSet::rank() const { return sharded() ? sharding_.ranks->rank() : 0; }
+
+void ParameterSet::compare_with_ranks(DType dtype, MasterWeights place) const {
+  std::uint64_t hash = layout_.hash();
+  for (const Parameter& p : parameters_) {
+    hash = hash64(p.name, hash);
+    for (int i = 0; i < p.shape.rank(); ++i) {
+      const std::int64_t dim = p.shape[i];
+      hash = hash64(&dim, sizeof dim, hash);
+    }
+  }
+  const int settings[] = {static_cast<int>(dtype), static_cast<int>(place),
+                          static_cast<int>(sharding_.stage), static_cast<int>(sharding_.policy)};
+  hash = hash64(settings, sizeof settings, hash);
+  const auto mine = static_cast<std::int64_t>(hash >> 1);
+  std::array<std::int64_t, 2> all{mine, -mine};
+  sharding_.ranks->max(all);
+  ACCRUE_CHECK(all[0] == mine && all[1] == -mine,
+               "ParameterSet: the ranks' parameters, dtypes or shardings differ");
 }
 
 Parameter* ParameterSet::find(std::string_view name) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <accrue/core/shard.h>
 #include <accrue/core/tensor.h>
 
 namespace accrue {
@@ -23,7 +24,7 @@ struct Parameter {
   std::int64_t size = 0;
   Tensor value;   // in the set's dtype; ops take this one, and it leads their gradients to `slot`
   Tensor master;  // float32 master weights of a bfloat16 set that has them; else the same block as
-                  // `value`
+                  // `value`. Undefined where ranks divide the master weights
   GradSlot slot;
 };
 
@@ -51,12 +52,19 @@ class ParameterSet {
   /// bfloat16 set, and the gradient block (float32; float64 for float64). Gradients are zero,
   /// values undefined: nn::initialize() fills them.
   void allocate(Device device, DType dtype, MasterWeights master = MasterWeights::kDevice);
+  /// The same, divided among ranks: from stage kOptimizer on the master block is this rank's shard
+  /// of layout(), with ReducePolicy::kReduceEach the gradient block too; the other blocks are
+  /// layout().padded() elements long. A collective: sets, dtypes and shardings that are not the
+  /// same on all ranks are refused on all of them. The communicator must outlive the set.
+  void allocate(Device device, DType dtype, MasterWeights master, const Sharding& sharding);
 
   std::deque<Parameter>& all() { return parameters_; }
   const std::deque<Parameter>& all() const { return parameters_; }
   Parameter* find(std::string_view name);
-  std::int64_t count() const;                     // trainable numbers, without padding
-  std::int64_t padded() const { return total_; }  // elements of each flat block
+  std::int64_t count() const;  // trainable numbers, without padding
+  /// Elements of the set, padding between parameters included: the length of the flat blocks,
+  /// except where ranks divide them.
+  std::int64_t padded() const { return total_; }
   bool allocated() const { return values_.defined(); }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
@@ -67,9 +75,23 @@ class ParameterSet {
   /// Whether master() is a block of its own.
   bool has_master() const { return master_.dtype() != values_.dtype(); }
   bool master_on_host() const { return has_master() && place_ == MasterWeights::kHost; }
-  const Tensor& grads() const {
-    return grads_;
-  }  // (padded); untouched parameters hold stale numbers
+  /// (padded); untouched parameters hold stale numbers.
+  const Tensor& grads() const { return grads_; }
+  /// Of gradients, moments and what an initializer writes.
+  DType wide() const { return grads_.dtype(); }
+
+  const Sharding& sharding() const { return sharding_; }
+  /// Whether ranks divide something.
+  bool sharded() const { return layout_.ranks() > 1; }
+  /// Whether grads() is a shard, and a parameter's gradient exists only in backward.
+  bool transient_grads() const {
+    return sharded() && sharding_.policy == ReducePolicy::kReduceEach;
+  }
+  const ShardLayout& layout() const { return layout_; }
+  int rank() const;
+
+  /// Where ranks divide the master weights: copies what this rank's shard has of p.
+  void store_master(const Parameter& p, const Tensor& wide_values);
 
   /// Begins a new window: every parameter's next gradient overwrites (beta 0) instead of adding.
   void clear_touched();
@@ -78,11 +100,14 @@ class ParameterSet {
   static constexpr std::int64_t kAlignment = 64;
 
  private:
+  void compare_with_ranks(DType dtype, MasterWeights place) const;
   std::deque<Parameter> parameters_;
   std::int64_t total_ = 0;
   DType dtype_ = DType::kF32;
   Device device_{};
   MasterWeights place_ = MasterWeights::kDevice;
+  Sharding sharding_{};
+  ShardLayout layout_{};
   Tensor values_, master_, grads_;
 };
 }  // namespace accrue

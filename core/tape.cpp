@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <utility>
+#include <accrue/core/gradient_home.h>
 #include <accrue/core/name_scope.h>
 #include <accrue/core/tape.h>
 #include <accrue/core/trace.h>
@@ -48,9 +49,11 @@ bool BackwardContext::wants(int i) const {
 
 GradSink BackwardContext::sink(int i) {
   const Tape::Input& in = tape_.input(entry_, i);
-  if (in.parameter)
+  if (in.parameter) {
+    if (!in.parameter->grad) GradientHome::provide_for(*in.parameter);
     return {in.parameter->grad, in.parameter->scale,
             std::exchange(in.parameter->touched, true) ? 1.0f : 0.0f};
+  }
   if (in.slot < 0) return {};
   Tape::Result& r = tape_.results_[static_cast<std::size_t>(in.slot)];
   if (r.written) {

@@ -51,10 +51,13 @@ struct StepState {
   std::int64_t skipped = 0;  // windows skipped
 };
 
-/// A run of the flat blocks that one parameter fills.
+/// A run of the flat blocks that one parameter fills, or the piece of it that is here.
 struct Segment {
   std::int64_t offset = 0, size = 0;  // in elements
   bool decay = false;
+  /// Elements of the parameter that lie before the piece: a multiple of 8. Only the first segment
+  /// of a list begins inside of a parameter.
+  std::int64_t before = 0;
 };
 inline std::int64_t elements_of(std::span<const Segment> segments) {
   std::int64_t n = 0;

@@ -1,3 +1,4 @@
+#include <accrue/core/communicator.h>
 #include <accrue/core/name_scope.h>
 #include <accrue/kernels/cast/cast.h>
 #include <accrue/kernels/fill/fill.h>
@@ -27,28 +28,45 @@ void initialize(ParameterSet& parameters, std::uint64_t seed) {
   for (Parameter& p : parameters.all()) {
     ACCRUE_CHECK(p.initialize, "initialize: the parameter '", p.name, "' has no initializer");
     const NameScope scope(intern(p.name));
-    const DType wide = parameters.grads().dtype();
-    if (p.master.dtype() == wide && !parameters.master_on_host()) {
+    const DType wide = parameters.wide();
+    if (p.master.defined() && p.master.dtype() == wide && !parameters.master_on_host()) {
       p.initialize(p.master, seed, p.slot.index);
     } else {
       const Tensor unrounded = Tensor::empty(p.shape, wide, parameters.device());
       p.initialize(unrounded, seed, p.slot.index);
       if (parameters.master_on_host()) p.master.copy_from(unrounded);
       p.value.copy_from(cast(unrounded, p.value.dtype()));
+      if (parameters.sharded() && parameters.has_master()) parameters.store_master(p, unrounded);
     }
   }
-  refresh_values(parameters);
+  if (!parameters.sharded()) refresh_values(parameters);
 }
 
 void refresh_values(ParameterSet& parameters) {
-  if (parameters.values().dtype() == parameters.master().dtype()) return;
+  if (!parameters.has_master()) return;
   const Device device = parameters.device();
-  const bool away = parameters.master_on_host() && device.target() == DeviceType::kCuda;
-  if (away) backend(device).synchronize(current_stream(device));  // the last update's copies
-  for (Parameter& p : parameters.all()) {
-    const Tensor here = away ? Tensor::empty(p.shape, p.master.dtype(), device) : p.master;
-    if (away) here.copy_from(p.master);
-    p.value.copy_from(cast(here, p.value.dtype()));
+  if (!parameters.sharded()) {
+    const bool away = parameters.master_on_host() && device.target() == DeviceType::kCuda;
+    if (away) backend(device).synchronize(current_stream(device));  // the last update's copies
+    for (Parameter& p : parameters.all()) {
+      const Tensor here = away ? Tensor::empty(p.shape, p.master.dtype(), device) : p.master;
+      if (away) here.copy_from(p.master);
+      p.value.copy_from(cast(here, p.value.dtype()));
+    }
+    return;
+  }
+  const ShardLayout& layout = parameters.layout();
+  const Tensor& values = parameters.values();
+  for (int w = 0; w < layout.windows(); ++w) {
+    const auto whole = layout.window(w), part = layout.part(w, parameters.rank());
+    const auto at = layout.in_shard(w);
+    const Tensor mine = values.window(part.first, {part.count});
+    mine.copy_from(cast(parameters.master().window(at.first, {at.count}), values.dtype()));
+    parameters.sharding()
+        .ranks
+        ->all_gather(mine, values.window(whole.first, {whole.count}),
+                     accrue::detail::concat("values ", w))
+        ->wait_on(values.stream());
   }
 }
 }  // namespace accrue::nn

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <accrue/optim/exact_sums.h>
+#include <accrue/optim/rank_sums.h>
 
 namespace accrue::optim {
 namespace {
@@ -26,7 +27,10 @@ bool all_finite(const std::vector<std::int64_t>& observed) {
 }
 }  // namespace
 
-ExactSums::ExactSums(ParameterSet& parameters) : parameters_(parameters) {
+ExactSums::ExactSums(ParameterSet& parameters)
+    : parameters_(parameters),
+      block_(parameters.transient_grads() ? parameters.layout().shard()
+                                          : parameters.layout().padded()) {
   ACCRUE_CHECK(parameters.dtype() != DType::kF64,
                "Window: exact mode sums 50 bits of each gradient, too few for float64 parameters; "
                "use float32 or bfloat16");
@@ -38,8 +42,7 @@ ExactSums::ExactSums(ParameterSet& parameters) : parameters_(parameters) {
   exponents_now_.insert(exponents_now_.end(),
                         {kFirstTotalExponent, kFirstTotalExponent, kLeafBits});
   const Device device = parameters.device();
-  sums_ = Tensor::empty({parameters.padded() + 2}, DType::kI64, device,
-                        {"exact sums", Category::kGradient});
+  sums_ = Tensor::empty({block_ + 2}, DType::kI64, device, {"exact sums", Category::kGradient});
   observed_ =
       Tensor::zeros({tensors()}, DType::kI64, device, {"largest leaves", Category::kGradient});
   exponents_ = Tensor::from(exponents_now_, {tensors() + 1}, device,
@@ -51,10 +54,24 @@ void ExactSums::begin() {
   grains_ = 0;
 }
 
-void ExactSums::add(const Loss& loss) {
+void ExactSums::begin_grain() {
   ACCRUE_CHECK(grains_ < std::int64_t{1} << kMaxLeafBits, "Window: exact mode sums at most 2^",
                kMaxLeafBits, " grains");
   if (grains_ == 0) observed_.fill_zero();
+}
+
+void ExactSums::add_total(const Loss& loss) {
+  int number = tensors() - 2;
+  for (const Tensor* t : {&loss.sum, &loss.weight}) {
+    const std::int64_t at = block_ + (t == &loss.weight);
+    items_.push_back({sums_.window(at, {}).view(), *t, number++, grains_ == 0});
+  }
+  exact_accumulate(items_, exponents_, observed_);
+  ++grains_;
+}
+
+void ExactSums::add(const Loss& loss) {
+  begin_grain();
   items_.clear();
   int number = 0;
   for (const Parameter& p : parameters_.all()) {
@@ -63,14 +80,27 @@ void ExactSums::add(const Loss& loss) {
                         used_[static_cast<std::size_t>(number)] == 0});
     ++number;
   }
-  for (const Tensor* t : {&loss.sum, &loss.weight}) {
-    const std::int64_t at = parameters_.padded() + (t == &loss.weight);
-    items_.push_back({sums_.window(at, {}).view(), *t, number++, grains_ == 0});
-  }
-  exact_accumulate(items_, exponents_, observed_);
+  add_total(loss);
   for (const Parameter& p : parameters_.all())
     if (p.slot.touched) used_[static_cast<std::size_t>(p.slot.index)] = 1;
-  ++grains_;
+}
+
+void ExactSums::add_gradients(std::span<const ShardSums::Piece> pieces) {
+  items_.clear();
+  for (const ShardSums::Piece& p : pieces) items_.push_back({p.sum, p.gradient, p.number, false});
+  exact_accumulate(items_, exponents_, observed_);
+}
+
+void ExactSums::end_grain(const Loss& loss, const std::vector<char>& used) {
+  items_.clear();
+  add_total(loss);
+  used_ = used;
+}
+
+void ExactSums::add_nothing() {
+  if (grains_ > 0) return;
+  observed_.fill_zero();
+  sums_.window(block_, {2}).fill_zero();
 }
 
 bool ExactSums::fits(const std::vector<std::int64_t>& observed) const {
@@ -93,25 +123,62 @@ void ExactSums::raise(const std::vector<std::int64_t>& observed) {
   exponents_now_ = std::move(raised);
 }
 
+void ExactSums::agree(std::vector<std::int64_t>& observed) {
+  Communicator& ranks = *parameters_.sharding().ranks;
+  ranks.max(observed);
+  if (!observed_.device().is_meta()) observed_.copy_from_host(observed.data());
+  const std::int64_t mine[] = {grains_};
+  grains_ = 0;
+  for (const std::int64_t n : gather(ranks, mine)) grains_ += n;
+}
+
+void ExactSums::reduce() {
+  Communicator& ranks = *parameters_.sharding().ranks;
+  const std::vector<char> mine = used_;
+  set_on_any_rank(ranks, used_);
+  if (!parameters_.transient_grads()) {
+    for (const Parameter& p : parameters_.all()) {
+      const auto at = static_cast<std::size_t>(p.slot.index);
+      if (used_[at] && !mine[at]) sums_.window(p.offset, {p.size}).fill_zero();
+    }
+    reduce_to_shards(ranks, parameters_.layout(), sums_.window(0, {block_}), "exact gradients");
+  }
+  ranks.all_reduce(sums_.window(block_, {2}), ReduceOp::kSum, "exact loss and weight")
+      ->wait_on(sums_.stream());
+}
+
+void ExactSums::list_results() {
+  results_.clear();
+  const auto pieces = parameters_.layout().pieces(parameters_.rank());
+  const bool transient = parameters_.transient_grads();
+  const Tensor& grads = parameters_.grads();
+  for (Parameter& p : parameters_.all()) {
+    p.slot.touched = used_[static_cast<std::size_t>(p.slot.index)] != 0;
+    if (!p.slot.touched) continue;
+    for_each_piece(pieces, p.offset, p.size,
+                   [&](std::int64_t from, std::int64_t at, std::int64_t count) {
+                     const std::int64_t here = transient ? at : from;
+                     results_.push_back({grads.window(here, {count}).view(),
+                                         sums_.window(here, {count}).view(), p.slot.index});
+                   });
+  }
+}
+
 bool ExactSums::settle(const Tensor& totals) {
-  std::vector<std::int64_t> observed(observed_.numel(), 0);
+  std::vector<std::int64_t> observed(static_cast<std::size_t>(tensors()), 0);
   if (!observed_.device().is_meta()) observed = observed_.to_vector<std::int64_t>();
+  if (parameters_.sharded()) agree(observed);
   const bool finite = all_finite(observed);
   if (finite && !fits(observed)) {
     raise(observed);
     return false;
   }
-  results_.clear();
-  int number = 0;
-  for (Parameter& p : parameters_.all()) {
-    p.slot.touched = used_[static_cast<std::size_t>(number)] != 0;
-    if (p.slot.touched)
-      results_.push_back({p.slot.grad, sums_.window(p.offset, {p.size}).view(), number});
-    ++number;
-  }
+  if (parameters_.sharded()) reduce();
+  list_results();
+  int number = tensors() - 2;
   for (const int which : {0, 1})
-    results_.push_back({totals.window(which, {}).view(),
-                        sums_.window(parameters_.padded() + which, {}).view(), number++});
+    results_.push_back(
+        {totals.window(which, {}).view(), sums_.window(block_ + which, {}).view(), number++});
   exact_unfold(results_, exponents_, observed_);
   if (finite) raise(observed);
   return true;
@@ -123,7 +190,7 @@ double ExactSums::total(int which) const {
       kExactInfinite)
     return std::numeric_limits<double>::quiet_NaN();
   const auto unit = kernels::exact_unit(exponents_now_[at], exponents_now_.back());
-  return std::ldexp(sums_.window(parameters_.padded() + which, {}).item(), static_cast<int>(unit));
+  return std::ldexp(sums_.window(block_ + which, {}).item(), static_cast<int>(unit));
 }
 
 void ExactSums::restore(const Tensor& exponents) {

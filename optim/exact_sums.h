@@ -1,10 +1,12 @@
 #pragma once
 // The sums of a window in exact mode: integers, so that the order of the grains leaves no trace.
 #include <cstdint>
+#include <span>
 #include <vector>
 #include <accrue/core/loss.h>
 #include <accrue/core/parameter.h>
 #include <accrue/kernels/exact_accumulate/exact_accumulate.h>
+#include <accrue/optim/shard_sums.h>
 
 namespace accrue::optim {
 
@@ -15,8 +17,10 @@ namespace accrue::optim {
 ///   ilogb(m) < e <= ilogb(m) + 38 - c   and   grains <= 2^c:
 /// nothing overflows, and the unit 2^(e + c - 62) is at most m / 2^24. Either way the next window
 /// gets e = ilogb(m) + 7, 6 bits above what was seen, and c = max(c, bits of the count): functions
-/// of the data alone. The first window begins with e = 12, for loss and weight 20 (whose unit is
-/// then 2^-30), and c = 12. After a leaf that is not finite the exponents stay.
+/// of the data alone, of all ranks' where ranks divide the set: then they hold their shards' sums
+/// only (ReducePolicy::kReduceEach), or make them so in settle(). The first window begins with e =
+/// 12, for loss and weight 20 (whose unit is then 2^-30), and c = 12. After a leaf that is not
+/// finite the exponents stay.
 class ExactSums {
  public:
   explicit ExactSums(ParameterSet& parameters);
@@ -25,9 +29,18 @@ class ExactSums {
   void begin();
   /// Adds one grain: the loss, its weight and the gradients of the touched parameters.
   void add(const Loss& loss);
+  // The same in two halves, for gradients that have left when backward ends.
+  void begin_grain();
+  void add_gradients(std::span<const ShardSums::Piece> pieces);
+  void end_grain(const Loss& loss, const std::vector<char>& used);
+  /// There is no grain of this rank.
+  void add_nothing();
+  /// Of a set with ReducePolicy::kReduceEach: this rank's shard of the sums.
+  Tensor shard() const { return sums_.window(0, {block_}); }
   /// False: the exponents did not fit, and have been changed. True: the sums are in the gradient
   /// block, the parameters are marked touched, and totals (float64 (2)) are written. Waits for the
-  /// device.
+  /// device. Over ranks that divide the set: a collective with one outcome, and the gradient block
+  /// holds the sums of this rank's part.
   bool settle(const Tensor& totals);
   /// The sum of the losses (0) or weights (1) so far. Waits for the device.
   double total(int which) const;
@@ -37,15 +50,20 @@ class ExactSums {
 
  private:
   int tensors() const { return static_cast<int>(used_.size()) + 2; }
+  void add_total(const Loss& loss);
+  void agree(std::vector<std::int64_t>& observed);
+  void reduce();
+  void list_results();
   bool fits(const std::vector<std::int64_t>& observed) const;
   void raise(const std::vector<std::int64_t>& observed);
   void keep_exponents();
 
   ParameterSet& parameters_;
+  std::int64_t block_;  // sums of gradients; behind them those of loss and weight
   Tensor sums_, observed_, exponents_;
   std::vector<std::int64_t> exponents_now_;  // what exponents_ holds
   std::vector<char> used_;                   // by parameter: some grain touched it
-  std::int64_t grains_ = 0;
+  std::int64_t grains_ = 0;                  // of this rank; from settle() on, of all
   std::vector<ExactItem> items_;
   std::vector<ExactResult> results_;
 };

@@ -3,6 +3,7 @@
 #include <accrue/core/log.h>
 #include <accrue/core/offload.h>
 #include <accrue/core/parameter.h>
+#include <accrue/optim/flat_part.h>
 #include <accrue/optim/host_state.h>
 
 namespace accrue::optim {
@@ -61,16 +62,9 @@ void HostState::update(std::span<const kernels::Segment> segments, const Part& p
   began_.record(compute);
   began_.wait(in);
   const CopiesEnd end{compute, in, out, began_};
-  std::size_t next = 0;  // the first segment that does not lie before the part
   for (std::int64_t first = 0; first < elements_; first += chunk_) {
     const std::int64_t end = std::min(first + chunk_, elements_), count = end - first;
-    while (next < segments.size() && segments[next].offset + segments[next].size <= first) ++next;
-    here_.clear();
-    for (std::size_t i = next; i < segments.size() && segments[i].offset < end; ++i) {
-      const std::int64_t from = std::max(segments[i].offset, first);
-      const std::int64_t to = std::min(segments[i].offset + segments[i].size, end);
-      here_.push_back({from - first, to - from, segments[i].decay});
-    }
+    clip_segments(segments, first, end, here_);
     if (here_.empty()) continue;
     Slot& slot = slots_[turn_++ % 2];
     std::vector<Tensor> state;

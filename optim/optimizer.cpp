@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <accrue/core/communicator.h>
 #include <accrue/core/trace.h>
 #include <accrue/kernels/global_norm/global_norm.h>
 #include <accrue/optim/optimizer.h>
@@ -12,6 +13,7 @@ using kernels::StepState;
 constexpr std::int64_t kStateWords = sizeof(StepState) / 8;
 static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 &&
               offsetof(StepState, weight) == 8);
+constexpr const char* kSums = "global_norm.sums";
 }  // namespace
 
 Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const StateOptions& state)
@@ -21,6 +23,9 @@ Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const S
                "optimizer: the master weights are on the host, so its state must be there too: "
                "StateOptions{.on_host = true}");
   if (state.on_host) {
+    if (parameters.sharded())
+      detail::fail(ErrorCode::kUnsupported,
+                   "optimizer: a state that ranks divide cannot be on the host yet");
     if (parameters.dtype() == DType::kBF16 && !parameters.has_master())
       detail::fail(ErrorCode::kUnsupported,
                    "optimizer: a bfloat16 set without master weights keeps its moments on the "
@@ -28,39 +33,22 @@ Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const S
     host_.emplace(parameters.device(), parameters.padded(), state);
     if (parameters.master_on_host()) host_->adopt(parameters.master());
   }
+  if (parameters.sharded() && parameters.has_master())
+    state_.push_back({"master", parameters.master(), parameters.layout().pieces(parameters.rank()),
+                      parameters.padded()});
   step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(),
                               {"step state", Category::kOptimizer});
   segments_.reserve(parameters.all().size());
 }
 
 void Optimizer::add_state(const char* name) {
-  const DType dtype = parameters_.grads().dtype();
+  const DType dtype = parameters_.wide();
   const Tag tag{name, Category::kOptimizer};
-  state_.push_back(
-      {name, host_ ? host_->add(dtype, tag)
-                   : Tensor::zeros({parameters_.padded()}, dtype, parameters_.device(), tag)});
-}
-
-void Optimizer::in_parts(std::span<const kernels::Segment> touched,
-                         const std::function<void(const Part&)>& update) {
-  const auto window = [&](const Tensor& flat, std::int64_t first, std::int64_t count) {
-    return flat.window(first, {count}).view();
-  };
-  const bool master = parameters_.has_master(), away = parameters_.master_on_host();
-  const auto run = [&](std::int64_t first, std::int64_t count, std::span<const Tensor> state,
-                       std::span<const kernels::Segment> segments) {
-    update({.value = window(parameters_.values(), first, count),
-            .master = !master ? View{}
-                      : away  ? state[0].view()
-                              : window(parameters_.master(), first, count),
-            .grads = window(parameters_.grads(), first, count),
-            .moments = state.subspan(away ? 1 : 0),
-            .touched = segments});
-  };
-  if (host_) return host_->update(touched, run);
-  std::vector<Tensor> all;
-  for (const NamedTensor& s : state_) all.push_back(s.tensor);
-  run(0, parameters_.padded(), all, touched);
+  const ShardLayout& layout = parameters_.layout();
+  const Tensor block = host_ ? host_->add(dtype, tag)
+                             : Tensor::zeros({layout.shard()}, dtype, parameters_.device(), tag);
+  state_.push_back({name, block, layout.pieces(parameters_.rank()), parameters_.padded()});
+  moments_.push_back(block);
 }
 
 void Optimizer::set_max_norm(double max_norm) {
@@ -72,8 +60,8 @@ void Optimizer::set_max_norm(double max_norm) {
 Tensor Optimizer::workspace() const {
   std::vector<kernels::Segment> all;
   for (const Parameter& p : parameters_.all()) all.push_back({p.offset, p.size, p.decay});
-  return Tensor::empty({kernels::global_norm_workspace(all)}, DType::kF64, parameters_.device(),
-                       {"global_norm.workspace", Category::kWorkspace});
+  return Tensor::empty({kernels::norm_pieces(all)}, DType::kF64, parameters_.device(),
+                       {kSums, Category::kWorkspace});
 }
 
 void Optimizer::step(Window& window, Tensor workspace) {
@@ -91,15 +79,84 @@ void Optimizer::step(Window& window, Tensor workspace) {
     if (p.slot.touched) segments_.push_back({p.offset, p.size, p.decay});
   step_state_.window(0, {2}).copy_from(window.totals());
   auto* state = static_cast<StepState*>(step_state_.view().ptr);
-  kernels::global_norm(step_state_.stream(), {.grads = parameters_.grads(),
-                                              .segments = segments_,
-                                              .workspace = workspace.view(),
-                                              .state = state,
-                                              .schedule = schedule_,
-                                              .max_norm = max_norm_});
-  update(segments_, state);
+  const Tensor sums = workspace.window(0, {kernels::norm_pieces(segments_)});
+  sum_squares(sums);
+  kernels::global_norm(
+      step_state_.stream(),
+      {.sums = sums, .state = state, .schedule = schedule_, .max_norm = max_norm_});
+  update_parts(state);
+  if (parameters_.sharded()) gather_values();
   if (StepObserver* observer = step_observer()) observer->end();
   window.reset();
+}
+
+void Optimizer::sum_squares(const Tensor& sums) {
+  const Stream stream = step_state_.stream();
+  const Tensor& grads = parameters_.grads();
+  if (!parameters_.sharded())
+    return kernels::square_sums(stream,
+                                {.grads = grads, .segments = segments_, .sums = sums.view()});
+  // Each piece has its place, whoever computes it: the others add zeros.
+  sums.fill_zero();
+  const ShardLayout& layout = parameters_.layout();
+  for (int w = 0; w < layout.windows(); ++w) {
+    const auto part = layout.part(w, parameters_.rank());
+    clip_segments(segments_, 0, part.first, here_);
+    const std::int64_t before = kernels::norm_pieces(here_);
+    clip_segments(segments_, part.first, part.end(), here_);
+    if (here_.empty()) continue;
+    const std::int64_t at = parameters_.transient_grads() ? layout.in_shard(w).first : part.first;
+    kernels::square_sums(stream, {.grads = part_of(grads, at, part.count),
+                                  .segments = here_,
+                                  .sums = part_of(sums, before, kernels::norm_pieces(here_))});
+  }
+  parameters_.sharding().ranks->all_reduce(sums, ReduceOp::kSum, "squares")->wait_on(stream);
+}
+
+void Optimizer::update_parts(const StepState* state) {
+  const Tensor master = parameters_.has_master() ? parameters_.master() : Tensor{};
+  const Tensor &values = parameters_.values(), &grads = parameters_.grads();
+  if (!parameters_.sharded()) {
+    const bool away = parameters_.master_on_host();
+    const auto update_part = [&](std::int64_t first, std::int64_t count,
+                                 std::span<const Tensor> blocks,
+                                 std::span<const kernels::Segment> segments) {
+      update({first, count, part_of(values, first, count),
+              away ? blocks[0].view() : part_of(master, first, count), part_of(grads, first, count),
+              blocks.subspan(away ? 1 : 0), segments},
+             state);
+    };
+    if (host_) return host_->update(segments_, update_part);
+    return update_part(0, parameters_.padded(), moments_, segments_);
+  }
+  const ShardLayout& layout = parameters_.layout();
+  std::vector<Tensor> moments(moments_.size());
+  for (int w = 0; w < layout.windows(); ++w) {
+    const auto part = layout.part(w, parameters_.rank());
+    clip_segments(segments_, part.first, part.end(), here_);
+    if (here_.empty()) continue;
+    const std::int64_t at = layout.in_shard(w).first;
+    for (std::size_t i = 0; i < moments.size(); ++i)
+      moments[i] = moments_[i].window(at, {part.count});
+    update({part.first, part.count, part_of(values, part.first, part.count),
+            part_of(master, at, part.count),
+            part_of(grads, parameters_.transient_grads() ? at : part.first, part.count), moments,
+            here_},
+           state);
+  }
+}
+
+void Optimizer::gather_values() {
+  const ShardLayout& layout = parameters_.layout();
+  const Tensor& values = parameters_.values();
+  std::vector<CollectiveWorkPtr> works;
+  for (int w = 0; w < layout.windows(); ++w) {
+    const auto whole = layout.window(w), part = layout.part(w, parameters_.rank());
+    works.push_back(parameters_.sharding().ranks->all_gather(
+        values.window(part.first, {part.count}), values.window(whole.first, {whole.count}),
+        detail::concat("values ", w)));
+  }
+  for (const CollectiveWorkPtr& work : works) work->wait_on(values.stream());
 }
 
 StepReport Optimizer::report() const {
@@ -125,17 +182,16 @@ AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOpti
   add_state("adamw.m");
   add_state("adamw.v");
 }
-void AdamW::update(std::span<const kernels::Segment> touched, const StepState* state) {
-  in_parts(touched, [&](const Part& p) {
-    kernels::adamw(step_state_.stream(), {.value = p.value,
-                                          .master = p.master,
-                                          .grads = p.grads,
-                                          .m = p.moments[0].view(),
-                                          .v = p.moments[1].view(),
-                                          .segments = p.touched,
-                                          .state = state,
-                                          .options = options_});
-  });
+void AdamW::update(const FlatPart& p, const StepState* state) {
+  kernels::adamw(step_state_.stream(), {.value = p.value,
+                                        .master = p.master,
+                                        .grads = p.grads,
+                                        .m = p.state[0].view(),
+                                        .v = p.state[1].view(),
+                                        .segments = p.segments,
+                                        .state = state,
+                                        .options = options_,
+                                        .first = p.first});
 }
 
 Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options,
@@ -144,16 +200,15 @@ Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& o
   kernels::check_options(options);
   if (options.momentum > 0) add_state("sgd.momentum_buffer");
 }
-void Sgd::update(std::span<const kernels::Segment> touched, const StepState* state) {
-  in_parts(touched, [&](const Part& p) {
-    kernels::sgd(step_state_.stream(),
-                 {.value = p.value,
-                  .master = p.master,
-                  .grads = p.grads,
-                  .momentum_buffer = p.moments.empty() ? View{} : p.moments[0].view(),
-                  .segments = p.touched,
-                  .state = state,
-                  .options = options_});
-  });
+void Sgd::update(const FlatPart& p, const StepState* state) {
+  kernels::sgd(step_state_.stream(),
+               {.value = p.value,
+                .master = p.master,
+                .grads = p.grads,
+                .momentum_buffer = p.state.empty() ? View{} : p.state[0].view(),
+                .segments = p.segments,
+                .state = state,
+                .options = options_,
+                .first = p.first});
 }
 }  // namespace accrue::optim

@@ -2,13 +2,13 @@
 // Optimizers: one kernel over the flat blocks, after one kernel for norm, clip and the check for
 // finite numbers.
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 #include <accrue/kernels/adamw/adamw.h>
 #include <accrue/kernels/sgd/sgd.h>
+#include <accrue/optim/flat_part.h>
 #include <accrue/optim/host_state.h>
 #include <accrue/optim/schedule.h>
 #include <accrue/optim/window.h>
@@ -33,10 +33,18 @@ struct StepReport {
 struct NamedTensor {
   std::string name;
   Tensor tensor;
+  /// Which elements of the set it holds, and where; the set has `total` of them. One piece, all of
+  /// the set, where ranks do not divide the state.
+  std::vector<ShardLayout::Piece> pieces{};
+  std::int64_t total = 0;
 };
 
-/// The part that all optimizers share. Parameters that no micro-batch of the window touched are
-/// left alone: no update, no decay, as PyTorch does where grad is None.
+/// The part that all optimizers share. Where ranks divide the set (Sharding), each has the moments
+/// of its own part, updates that, and gets the other values from the other ranks; the norm has the
+/// same bits on every number of ranks. Then step() is a collective: all ranks call it, after the
+/// gradients of their parts and the touched flags have been summed over the ranks. Parameters that
+/// no micro-batch of the window touched are left alone: no update, no decay, as PyTorch does where
+/// grad is None.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -60,9 +68,10 @@ class Optimizer {
   /// 1e-6), as PyTorch's clip_grad_norm_. 0: no clipping.
   void set_max_norm(double max_norm);
 
-  /// Everything that a resumed run needs besides the parameters: moments (padded, flat) and
-  /// counters. With StateOptions::on_host tensors are tensors of the cpu: call report() before
-  /// reading them.
+  /// Everything that a resumed run needs besides the parameters: moments (padded, flat; of a
+  /// divided set this rank's shard) and counters; of a divided bfloat16 set also its master
+  /// weights, "master". With StateOptions::on_host tensors are tensors of the cpu: call report()
+  /// before reading them.
   const std::vector<NamedTensor>& state() const { return state_; }
   std::int64_t step_count() const { return report().step; }
   /// After loading: continues from these counters.
@@ -70,28 +79,21 @@ class Optimizer {
 
  protected:
   Optimizer(ParameterSet& parameters, const Schedule& schedule, const StateOptions& state = {});
-  virtual void update(std::span<const kernels::Segment> touched,
-                      const kernels::StepState* state) = 0;
+  /// One kernel over one part: there are several where the state is on the host, or divided.
+  virtual void update(const FlatPart& part, const kernels::StepState* state) = 0;
   void add_state(const char* name);
-  /// What an update works on: elements [first, first + count) of every block, master empty where
-  /// there is none, and the touched segments in it, counted from `first`.
-  struct Part {
-    View value, master;
-    ConstView grads;
-    std::span<const Tensor> moments;  // in the order of add_state()
-    std::span<const kernels::Segment> touched;
-  };
-  /// Calls `update` for the whole set, or part by part where the state is on the host.
-  void in_parts(std::span<const kernels::Segment> touched,
-                const std::function<void(const Part&)>& update);
   ParameterSet& parameters_;
   Tensor step_state_;  // kernels::StepState as bytes
 
  private:
+  void sum_squares(const Tensor& sums);
+  void update_parts(const kernels::StepState* state);
+  void gather_values();
   Schedule schedule_;
   double max_norm_ = 0;
   std::vector<NamedTensor> state_;
-  std::vector<kernels::Segment> segments_;
+  std::vector<Tensor> moments_;
+  std::vector<kernels::Segment> segments_, here_;
   std::optional<HostState> host_;
 };
 
@@ -106,7 +108,7 @@ class AdamW final : public Optimizer {
         const StateOptions& state = {});
 
  private:
-  void update(std::span<const kernels::Segment> touched, const kernels::StepState* state) override;
+  void update(const FlatPart& part, const kernels::StepState* state) override;
   AdamWOptions options_;
 };
 
@@ -118,7 +120,7 @@ class Sgd final : public Optimizer {
       const StateOptions& state = {});
 
  private:
-  void update(std::span<const kernels::Segment> touched, const kernels::StepState* state) override;
+  void update(const FlatPart& part, const kernels::StepState* state) override;
   SgdOptions options_;
 };
 }  // namespace accrue::optim

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <map>
 #include <utility>
@@ -30,6 +31,8 @@ class Runs {
     auto& blocks = k.activations.blocks;
     while (!blocks.empty() && blocks.back() == Recompute::kNone) blocks.pop_back();
     if (blocks.empty()) k.activations.mlp_rows = 0;
+    k.stage = request_.stage.value_or(ShardStage::kNone);
+    k.policy = request_.policy.value_or(ReducePolicy::kKeepFull);
     k.activations.offload =
         request_.offload.value_or(false) &&
         std::find(blocks.begin(), blocks.end(), Recompute::kBlock) != blocks.end();
@@ -97,7 +100,10 @@ class Search {
     ACCRUE_CHECK(!request_.recompute || request_.recompute->size() <= request_.blocks.size(),
                  "plan: recompute has more entries than there are blocks (", request_.blocks.size(),
                  ")");
-    ACCRUE_CHECK(request_.rates.flops > 0 && request_.rates.bytes > 0 && request_.rates.call >= 0,
+    ACCRUE_CHECK(request_.ranks >= 1 && request_.gradient_bytes >= 0 && request_.value_bytes >= 0,
+                 "plan: ", request_.ranks, " ranks");
+    ACCRUE_CHECK(request_.rates.flops > 0 && request_.rates.bytes > 0 && request_.rates.call >= 0 &&
+                     request_.rates.link > 0,
                  "plan: rates must be positive");
   }
   bool chain() const { return !request_.blocks.empty(); }
@@ -335,10 +341,9 @@ class Search {
   std::map<std::int64_t, Micro> micros_;
   std::vector<Knobs> seen_;
 };
-}  // namespace
 
-Plan plan(const PlanRequest& request, const MetaStep& step) {
-  ACCRUE_CHECK(step != nullptr, "plan: the meta step is empty");
+// One way to divide the set, which the request names.
+Plan plan_divided(const PlanRequest& request, const MetaStep& step) {
   try {
     return Search(request, step).run();
   } catch (const OutOfMemory&) {
@@ -348,5 +353,73 @@ Plan plan(const PlanRequest& request, const MetaStep& step) {
   PlanRequest with = request;
   with.offload = true;
   return Search(with, step).run();
+}
+
+struct Division {
+  ShardStage stage;
+  ReducePolicy policy;
+};
+// What the request allows; those that need less memory come later.
+std::vector<Division> divisions(const PlanRequest& r) {
+  std::vector<Division> out;
+  for (const Division& d : {Division{ShardStage::kNone, ReducePolicy::kKeepFull},
+                            Division{ShardStage::kOptimizer, ReducePolicy::kKeepFull},
+                            Division{ShardStage::kGradients, ReducePolicy::kKeepFull},
+                            Division{ShardStage::kGradients, ReducePolicy::kReduceEach}}) {
+    const bool of_one = r.ranks == 1 && d.stage != ShardStage::kNone;
+    if (!of_one && (!r.stage || *r.stage == d.stage) && (!r.policy || *r.policy == d.policy))
+      out.push_back(d);
+  }
+  ACCRUE_CHECK(!out.empty(), "plan: ",
+               r.ranks == 1 ? "one rank divides nothing"
+                            : "that stage "
+                              "cannot reduce gradients in each micro-batch");
+  return out;
+}
+}  // namespace
+
+double communication_seconds(const PlanRequest& r, const Knobs& k) {
+  const double share = static_cast<double>(r.ranks - 1) / static_cast<double>(r.ranks);
+  const auto gradients = static_cast<double>(r.gradient_bytes);
+  const auto values = static_cast<double>(r.value_bytes);
+  const std::int64_t passes =
+      k.policy == ReducePolicy::kReduceEach ? (r.batch - 1) / k.micro + 1 : 1;
+  const double bytes = k.stage == ShardStage::kNone
+                           ? 2 * gradients
+                           : static_cast<double>(passes) * gradients + values;
+  return share * bytes / r.rates.link;
+}
+
+Plan plan(const PlanRequest& request, const MetaStep& step) {
+  ACCRUE_CHECK(step != nullptr, "plan: the meta step is empty");
+  std::optional<Plan> best;
+  std::exception_ptr refused;
+  for (const Division& d : divisions(request)) {
+    PlanRequest with = request;
+    with.stage = d.stage;
+    with.policy = d.policy;
+    try {
+      Plan found = plan_divided(with, step);
+      if (!best) {
+        best = std::move(found);
+        continue;
+      }
+      const bool faster = found.chosen.seconds < best->chosen.seconds;
+      Plan& other = faster ? *best : found;
+      Plan& better = faster ? found : *best;
+      better.candidates.insert(better.candidates.end(), other.candidates.begin(),
+                               other.candidates.end());
+      better.meta_runs += other.meta_runs;
+      if (faster) best = std::move(found);
+    } catch (const OutOfMemory&) {
+      refused = std::current_exception();  // the last one needs least
+    }
+  }
+  if (!best) std::rethrow_exception(refused);
+  std::stable_sort(best->candidates.begin(), best->candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return a.fits != b.fits ? a.fits : a.seconds < b.seconds;
+                   });
+  return *std::move(best);
 }
 }  // namespace accrue::optim

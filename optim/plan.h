@@ -9,6 +9,7 @@
 #include <vector>
 #include <accrue/core/activation_policy.h>
 #include <accrue/core/allocator.h>
+#include <accrue/core/shard.h>
 #include <accrue/optim/rates.h>
 
 namespace accrue::optim {
@@ -17,13 +18,15 @@ namespace accrue::optim {
 struct Knobs {
   std::int64_t micro = 1;  // samples of a micro-batch
   ActivationPolicy activations{};
+  ShardStage stage = ShardStage::kNone;  // of several ranks: for ParameterSet::allocate()
+  ReducePolicy policy = ReducePolicy::kKeepFull;
   bool operator==(const Knobs&) const = default;
 };
 
-/// One run of the whole program with these knobs on PlanRequest::device: its parameters, its
-/// optimizer, and one step over the first `samples` samples (the inputs of the whole logical batch
-/// exist all the time), with one Window::add() per micro-batch and Optimizer::step(); whatever else
-/// the program allocates later comes behind.
+/// One run of the whole program (of one rank: with dist::meta_communicator) with these knobs on
+/// PlanRequest::device: its parameters, its optimizer, and one step over the first `samples`
+/// samples (the inputs of the whole logical batch exist all the time), with one Window::add() per
+/// micro-batch and Optimizer::step(); whatever else the program allocates later comes behind.
 using MetaStep = std::function<void(const Knobs& knobs, std::int64_t samples)>;
 
 struct PlanRequest {
@@ -41,6 +44,14 @@ struct PlanRequest {
   /// Inputs of recomputed blocks wait in the host's memory. Unset: only on CUDA, and only where
   /// nothing fits without; the time of the copies, which run beside the computing, is not modelled.
   std::optional<bool> offload{};
+  /// Ranks that each have such a batch. Then what they divide (Knobs::stage and policy) is chosen
+  /// too: of what fits, the fastest. Gradients and values travel as many bytes as these blocks
+  /// have (grads in exact mode: 8 per parameter); beside computing they would cost less than
+  /// counted here.
+  int ranks = 1;
+  std::int64_t gradient_bytes = 0, value_bytes = 0;
+  std::optional<ShardStage> stage{};
+  std::optional<ReducePolicy> policy{};
   Rates rates{};
 };
 
@@ -69,6 +80,10 @@ struct Plan {
   std::int64_t always = 0;  // live before the first block: parameters, gradients, optimizer, batch
   int meta_runs = 0;
 };
+
+/// Seconds of a step in collectives: a rank sends and receives (ranks - 1) / ranks of a block for a
+/// reduce-scatter or an all-gather, twice that for an all-reduce, at rates.link bytes per second.
+double communication_seconds(const PlanRequest& request, const Knobs& knobs);
 
 /// Finds the fastest knobs whose peak is within the budget: micro-batch sizes that need a different
 /// number of passes; what each block recomputes, by dynamic programming over what it keeps and what

@@ -190,6 +190,7 @@ MetaRun run_on_meta(const PlanRequest& request, const MetaStep& step, const Knob
   Meter meter(request, run);
   step(knobs, samples);
   meter.finish(std::min<std::int64_t>(full, 2) + (rest > 0 ? 1 : 0), full);
+  if (request.ranks > 1) run.rest_seconds += communication_seconds(request, knobs);
   return run;
 }
 }  // namespace accrue::optim::detail

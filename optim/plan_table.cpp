@@ -73,6 +73,12 @@ std::string which_text(const ActivationPolicy& a, std::size_t blocks) {
   return out;
 }
 
+std::string divided_text(const Knobs& k) {
+  if (k.stage == ShardStage::kNone) return "nothing";
+  if (k.stage == ShardStage::kOptimizer) return "the optimizer's state";
+  return k.policy == ReducePolicy::kReduceEach ? "gradients, in each micro-batch" : "gradients";
+}
+
 std::string reason(const Plan& p) {
   const Candidate& c = p.chosen;
   const std::int64_t budget = p.request.budget;
@@ -98,6 +104,7 @@ std::string to_string(const Knobs& knobs, std::size_t blocks) {
   if (a.offload) out += ", their inputs on the host";
   if (a.mlp_rows > 0 && !which.empty()) out += ", MLPs " + at_a_time(a.mlp_rows);
   if (a.loss_rows > 0) out += ", logits " + at_a_time(a.loss_rows);
+  if (knobs.stage != ShardStage::kNone) out += ", ranks divide " + divided_text(knobs);
   return out;
 }
 
@@ -107,7 +114,10 @@ std::string to_string(const Plan& p) {
   const std::size_t blocks = r.blocks.size();
   std::string out;
   line(out, "%lld samples of %lld tokens on %s, %s", static_cast<long long>(r.batch),
-       static_cast<long long>(r.tokens), r.device.target() == DeviceType::kCuda ? "cuda" : "cpu",
+       static_cast<long long>(r.tokens),
+       concat(r.device.target() == DeviceType::kCuda ? "cuda" : "cpu",
+              r.ranks > 1 ? concat(", one of ", r.ranks, " ranks") : "")
+           .c_str(),
        r.budget > 0 ? concat("budget ", r.budget, " bytes (", format_bytes(r.budget), ")").c_str()
                     : "no budget");
 
@@ -143,7 +153,9 @@ std::string to_string(const Plan& p) {
          blocks_text(a, blocks).c_str(), rows_text(a.loss_rows).c_str(),
          a.blocks.empty() ? "" : rows_text(a.mlp_rows).c_str(), static_cast<long long>(c.peak),
          format_bytes(c.peak).c_str(), seconds_text(c.seconds).c_str(),
-         c.fits ? a.offload ? "inputs on the host" : "" : "does not fit");
+         concat(c.fits ? a.offload ? "inputs on the host" : "" : "does not fit",
+                r.ranks > 1 ? concat("  divided: ", divided_text(c.knobs)) : "")
+             .c_str());
   }
   out += concat("\nChosen: ", to_string(chosen.knobs, blocks), ". ", reason(p), " ", p.meta_runs,
                 " runs on the meta device.\n");

@@ -8,6 +8,7 @@ struct Rates {
   double flops = 1e11;  // per second, of a large matrix product
   double bytes = 1e10;  // per second, read or written
   double call = 2e-6;   // seconds that every kernel takes besides
+  double link = 1e10;   // bytes per second that a rank sends to others; assumed, not measured
 
   /// A kernel is bound by its arithmetic or by its memory (the roofline model; Williams, Waterman,
   /// Patterson 2009).

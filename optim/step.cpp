@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 #include <accrue/core/backend.h>
+#include <accrue/core/communicator.h>
 #include <accrue/core/log.h>
 #include <accrue/core/trace.h>
 #include <accrue/optim/step.h>
@@ -17,7 +18,8 @@ constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
 constexpr int kTries = 3;          // of what no smaller micro-batch makes smaller
 constexpr int kMostPatience = 64;  // in multiples of grow_after
 constexpr int kMostPasses = 8;     // a second one has the exponents it needs
-constexpr std::int64_t kFine = 0, kNoMemory = 1, kError = 2;  // kError + the error's code
+// kAgain: memory ran out, and all ranks repeat the window. kError + the error's code.
+constexpr std::int64_t kFine = 0, kAgain = 1, kNoMemory = 2, kError = 3;
 
 /// Adds the time it lives to `seconds`.
 class Timer {
@@ -64,6 +66,8 @@ struct LogicalStep::Run {
   std::int64_t begin = 0;  // of the micro-batch; its first grains may be in
   std::int64_t live = 0;   // bytes, before the work that goes on
   bool in_backward = false;
+  bool again = false;           // all ranks repeat the window
+  std::int64_t reductions = 0;  // that the ranks owe each other in this pass
   struct Failures {
     int all = 0, smallest = 0;
   };
@@ -84,13 +88,20 @@ LogicalStep::LogicalStep(Optimizer& optimizer, ParameterSet& parameters, const S
   ACCRUE_CHECK(options.grain >= 1, "LogicalStep: grain must be at least 1, got ", options.grain);
   ACCRUE_CHECK(options.grow_after >= 0, "LogicalStep: grow_after must be at least 0, got ",
                options.grow_after);
-  const bool alone = !options.peers || options.peers->size() == 1;
-  ACCRUE_CHECK(alone || options.reduce, "LogicalStep: ", options.peers->size(),
-               " ranks need a function `reduce` that adds their sums up");
-  ACCRUE_CHECK(options.peers || !options.reduce, "LogicalStep: `reduce` without `peers`");
-  if (!alone && options.numerics == Numerics::kExact)
-    detail::fail(ErrorCode::kUnsupported,
-                 "LogicalStep: exact numerics over several ranks are not there yet");
+  if (parameters.sharded()) {
+    ACCRUE_CHECK(!options.reduce, "LogicalStep: the parameters are sharded: no `reduce` is needed");
+    ACCRUE_CHECK(!options.peers || options.peers->size() == parameters.layout().ranks(),
+                 "LogicalStep: `peers` are not the ranks that divide the parameters");
+    options_.peers = parameters.sharding().ranks;
+  } else {
+    const bool alone = !options.peers || options.peers->size() == 1;
+    ACCRUE_CHECK(alone || options.reduce, "LogicalStep: ", options.peers->size(),
+                 " ranks need a function `reduce` that adds their sums up");
+    ACCRUE_CHECK(options.peers || !options.reduce, "LogicalStep: `reduce` without `peers`");
+    if (!alone && options.numerics == Numerics::kExact)
+      detail::fail(ErrorCode::kUnsupported,
+                   "LogicalStep: exact numerics over several ranks are not there yet");
+  }
   const std::int64_t u = unit();
   wanted_ = options.micro == 0 || options.micro > kWhole - u
                 ? kWhole
@@ -120,25 +131,29 @@ BatchReport LogicalStep::run(std::int64_t samples, const MicroLoss& loss) {
   try {
     std::exception_ptr error;
     try {
-      ACCRUE_CHECK(samples >= 1, "LogicalStep: a logical batch needs at least one sample",
+      ACCRUE_CHECK(samples >= (parameters_.sharded() ? 0 : 1),
+                   "LogicalStep: a logical batch needs at least one sample",
                    options_.peers ? " on every rank" : "", ", got ", samples);
       ACCRUE_CHECK(loss, "LogicalStep: the loss function is empty");
       window_->reset();
-      for (int passes = 1;; ++passes) {
-        accumulate(r);
-        if (close(r)) break;
-        r.workspace = {};
-        ++r.report.redone;
-        r.at = r.begin = 0;
-        r.report.micro_batches.clear();
-        if (passes == kMostPasses)
-          detail::fail(ErrorCode::kInternal,
-                       "LogicalStep: the exponents of exact mode do not settle");
-      }
     } catch (...) {
       error = std::current_exception();
     }
-    agree(error, &r);
+    if (parameters_.sharded()) {
+      agree(error, &r);
+      add_up(r, [&] { return close_with_ranks(r); });
+    } else {
+      try {
+        if (!error)
+          add_up(r, [&] {
+            accumulate(r);
+            return close(r);
+          });
+      } catch (...) {
+        error = std::current_exception();
+      }
+      agree(error, &r);
+    }
     const Timer timer(r.report.optimizer_seconds);
     if (options_.peers && options_.reduce) options_.reduce(*window_);
     ++updates_;
@@ -155,6 +170,20 @@ BatchReport LogicalStep::run(std::int64_t samples, const MicroLoss& loss) {
   return std::move(r.report);
 }
 
+// Pass by pass, until the exponents of exact mode fit and memory suffices.
+template <class Pass>
+void LogicalStep::add_up(Run& r, Pass&& pass) {
+  for (int redone = 0; !pass();) {
+    r.workspace = {};
+    r.at = r.begin = 0;
+    r.report.micro_batches.clear();
+    if (std::exchange(r.again, false)) continue;
+    ++r.report.redone;
+    if (++redone == kMostPasses)
+      detail::fail(ErrorCode::kInternal, "LogicalStep: the exponents of exact mode do not settle");
+  }
+}
+
 void LogicalStep::accumulate(Run& r) {
   const bool exact = options_.numerics == Numerics::kExact;
   while (r.at < r.samples) {
@@ -167,6 +196,7 @@ void LogicalStep::accumulate(Run& r) {
     } catch (const OutOfMemory& e) {
       if (!options_.recover) throw;
       after_failure(r, count, e);
+      if (r.again) return;
     }
   }
 }
@@ -198,8 +228,12 @@ void LogicalStep::after_failure(Run& r, std::int64_t count, const OutOfMemory& e
   ++r.report.retries;
   if (here.all > 1 && count > unit()) size_ = smaller(r, count, error);
   const std::int64_t sample = r.at;
-  const bool exact = options_.numerics == Numerics::kExact, restart = r.in_backward && !exact;
-  if (restart) {
+  const bool exact = options_.numerics == Numerics::kExact;
+  r.again = parameters_.transient_grads();
+  const bool restart = r.again || (r.in_backward && !exact);
+  if (r.again) {
+    ++r.report.restarts;
+  } else if (restart) {
     window_->reset();
     r.report.micro_batches.clear();
     r.at = r.begin = 0;
@@ -237,7 +271,8 @@ bool LogicalStep::close(Run& r) {
   for (int tries = 1;; ++tries) {
     try {
       if (!r.workspace.defined()) r.workspace = optimizer_.workspace();
-      return window_->settle();  // last: it moves the exponents
+      if (parameters_.sharded()) return true;  // settled when all ranks have got here
+      return window_->settle();                // last: it moves the exponents
     } catch (const OutOfMemory&) {
       if (!options_.recover || tries == kTries) throw;
     }
@@ -247,8 +282,37 @@ bool LogicalStep::close(Run& r) {
   }
 }
 
-void LogicalStep::agree(const std::exception_ptr& error, Run* r) {
-  const std::int64_t mine = status_of(error);
+bool LogicalStep::close_with_ranks(Run& r) {
+  if (parameters_.transient_grads()) {
+    const std::int64_t step = options_.numerics == Numerics::kExact ? options_.grain : size_;
+    std::array<std::int64_t, 1> most{r.samples == 0 ? 0 : (r.samples - 1) / step + 1};
+    options_.peers->max(most);
+    r.reductions = most[0];
+  }
+  std::exception_ptr error;
+  try {
+    accumulate(r);
+    if (!r.again) close(r);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  try {
+    while (window_->reductions() < r.reductions) window_->add_nothing();
+    if (window_->empty()) window_->add_nothing();
+  } catch (...) {
+    if (!error) error = std::current_exception();
+  }
+  if (agree(error, &r) == kAgain) {
+    r.again = true;
+    window_->reset();
+    return false;
+  }
+  const Timer timer(r.report.optimizer_seconds);
+  return window_->settle();
+}
+
+std::int64_t LogicalStep::agree(const std::exception_ptr& error, Run* r) {
+  const std::int64_t mine = error ? status_of(error) : r && r->again ? kAgain : kFine;
   std::array<std::int64_t, 5> all{mine, -1, -size_, 0, 0};
   if (mine != kFine && options_.peers) all[1] = options_.peers->rank();
   if (r) all[3] = r->report.retries > 0, all[4] = r->samples;
@@ -258,11 +322,12 @@ void LogicalStep::agree(const std::exception_ptr& error, Run* r) {
     throw OutOfMemory(detail::concat("LogicalStep: rank ", all[1],
                                      " ran out of memory and gave up; all ranks leave the step"),
                       0, 0, 0, {});
-  if (all[0] != kFine)
+  if (all[0] >= kError)
     throw Error(static_cast<ErrorCode>(all[0] - kError),
                 detail::concat("LogicalStep: rank ", all[1], " failed; all ranks leave the step"));
   size_ = -all[2];
   if (r) r->troubled = all[3] != 0, r->most_samples = all[4];
+  return all[0];
 }
 
 void LogicalStep::choose_next(const Run& r) {

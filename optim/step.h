@@ -19,12 +19,13 @@ struct StepOptions {
   std::int64_t micro = 0;  // samples per micro-batch; 0: the whole batch at once
   std::int64_t grain = 1;  // exact numerics: samples per Window::add(); part of the recipe
   Numerics numerics = Numerics::kDefault;
-  bool recover = true;     // false: OutOfMemory reaches the caller at once
-  int grow_after = 16;     // good steps before a size that shrank tries to grow; 0: it stays
-  Peers* peers = nullptr;  // null: there is one rank
-  /// With several ranks: adds gradients, touched bits and totals up over them. Called once per
-  /// window on every rank, when all have accumulated their share; what it needs must have been
-  /// allocated before.
+  bool recover = true;  // false: OutOfMemory reaches the caller at once
+  int grow_after = 16;  // good steps before a size that shrank tries to grow; 0: it stays
+  /// Null: there is one rank, or those of the set's Sharding.
+  Peers* peers = nullptr;
+  /// With several ranks that do not divide the set: adds gradients, touched bits and totals up over
+  /// them. Called once per window on every rank, when all have accumulated their share; what it
+  /// needs must have been allocated before.
   std::function<void(Window&)> reduce{};
 };
 
@@ -81,7 +82,9 @@ concept Sliceable = requires(const B batch) {
 /// An exception that leaves run() before the update leaves parameters and optimizer as they were
 /// and the window empty; run() may be called again. With several ranks all leave together: those
 /// that did not fail throw too. All ranks use the smallest size that any of them needs, from the
-/// next step on. Exact numerics over several ranks, and ranks without samples, are errors.
+/// next step on. Where the ranks divide the set (Sharding) a rank may have no samples; with
+/// ReducePolicy::kReduceEach all ranks repeat the window when memory runs out on one of them.
+/// Without sharding, exact numerics over several ranks and ranks without samples are errors.
 class LogicalStep {
  public:
   /// Begins a window of its own on the set: one LogicalStep (or Window) at a time.
@@ -112,8 +115,11 @@ class LogicalStep {
   void add(Run& run, std::int64_t count);
   void after_failure(Run& run, std::int64_t count, const OutOfMemory& error);
   std::int64_t smaller(const Run& run, std::int64_t count, const OutOfMemory& error) const;
+  template <class Pass>
+  void add_up(Run& run, Pass&& pass);
   bool close(Run& run);
-  void agree(const std::exception_ptr& error, Run* run);
+  bool close_with_ranks(Run& run);
+  std::int64_t agree(const std::exception_ptr& error, Run* run);
   void choose_next(const Run& run);
   void reclaim();
   [[noreturn]] void give_up(const Run& run, const OutOfMemory& error) const;

@@ -1,7 +1,11 @@
 #include <limits>
 #include <string_view>
+#include <utility>
+#include <vector>
 #include <accrue/kernels/accumulate/accumulate.h>
 #include <accrue/optim/exact_sums.h>
+#include <accrue/optim/rank_sums.h>
+#include <accrue/optim/shard_sums.h>
 #include <accrue/optim/step_observer.h>
 #include <accrue/optim/window.h>
 
@@ -13,6 +17,16 @@ Window::Window(ParameterSet& parameters, Numerics numerics)
                             {"window totals", Category::kOptimizer})) {
   ACCRUE_CHECK(parameters.allocated(), "Window: allocate() the parameters first");
   if (numerics == Numerics::kExact) exact_ = std::make_unique<ExactSums>(parameters);
+  if (parameters.transient_grads()) {
+    auto add = [this](std::span<const ShardSums::Piece> pieces) {
+      if (exact_) return exact_->add_gradients(pieces);
+      std::vector<AccumulateItem> items;
+      for (const ShardSums::Piece& p : pieces) items.push_back({p.sum, p.gradient, 1.0f, 1.0f});
+      accumulate(items, parameters_.device());
+    };
+    each_ = std::make_unique<ShardSums>(parameters, exact_ ? exact_->shard() : parameters.grads(),
+                                        std::move(add));
+  }
   reset();
 }
 Window::~Window() = default;
@@ -29,13 +43,20 @@ void Window::add(Tape& tape, const Loss& loss) {
     ACCRUE_CHECK(t->device() == parameters_.device(), "Window: the ", name, " of a loss is on ",
                  t->device(), ", the parameters on ", parameters_.device(), "; move one of them");
   }
-  if (exact_) {
-    ACCRUE_CHECK(!settled_, "Window: the sums are settled; step() or reset() before the next add");
+  ACCRUE_CHECK(!settled_, "Window: the sums are settled; step() or reset() before the next add");
+  if (exact_ && each_) {
+    exact_->begin_grain();
+    each_->add(tape, loss.sum);
+    exact_->end_grain(loss, each_->used());
+  } else if (exact_) {
     parameters_.clear_touched();
     tape.backward(loss.sum);
     exact_->add(loss);
   } else {
-    tape.backward(loss.sum);
+    if (each_)
+      each_->add(tape, loss.sum);
+    else
+      tape.backward(loss.sum);
     const float beta = empty() ? 0.0f : 1.0f;
     const AccumulateItem items[] = {{totals_.window(0, {}).view(), loss.sum, 1.0f, beta},
                                     {totals_.window(1, {}).view(), loss.weight, 1.0f, beta}};
@@ -45,15 +66,52 @@ void Window::add(Tape& tape, const Loss& loss) {
   if (StepObserver* observer = step_observer()) observer->micro_batch();
 }
 
+void Window::add_nothing() {
+  ACCRUE_CHECK(parameters_.sharded(), "Window: add_nothing() is for ranks that divide the set");
+  ACCRUE_CHECK(!settled_, "Window: the sums are settled; step() or reset() before the next add");
+  if (exact_)
+    exact_->add_nothing();
+  else if (empty())
+    totals_.fill_zero();
+  if (each_) each_->skip();
+  ++micro_batches_;
+}
+
+std::int64_t Window::reductions() const { return each_ ? each_->rounds() : 0; }
+
 bool Window::settle() {
-  if (!exact_ || settled_ || empty()) return true;
-  settled_ = exact_->settle(totals_);
+  if (settled_ || empty()) return true;
+  if (exact_) {
+    settled_ = exact_->settle(totals_);
+  } else if (parameters_.sharded()) {
+    reduce();
+    settled_ = true;
+  } else {
+    return true;
+  }
   if (!settled_) reset();
   return settled_;
 }
 
+void Window::reduce() {
+  Communicator& ranks = *parameters_.sharding().ranks;
+  std::vector<char> touched;
+  for (const Parameter& p : parameters_.all())
+    touched.push_back(each_ ? each_->used()[touched.size()] : char{p.slot.touched});
+  set_on_any_rank(ranks, touched);
+  for (Parameter& p : parameters_.all()) {
+    const bool mine =
+        std::exchange(p.slot.touched, touched[static_cast<std::size_t>(p.slot.index)]);
+    if (p.slot.touched && !mine && !each_)
+      parameters_.grads().window(p.offset, {p.size}).fill_zero();
+  }
+  if (!each_) reduce_to_shards(ranks, parameters_.layout(), parameters_.grads(), "gradients");
+  ranks.all_reduce(totals_, ReduceOp::kSum, "loss and weight")->wait_on(totals_.stream());
+}
+
 void Window::reset() {
   parameters_.clear_touched();
+  if (each_) each_->begin();
   if (exact_) exact_->begin();
   micro_batches_ = 0;
   settled_ = false;

@@ -7,6 +7,7 @@
 
 namespace accrue::optim {
 class ExactSums;
+class ShardSums;
 
 /// How a window sums.
 enum class Numerics {
@@ -52,16 +53,28 @@ class Window {
   /// and begin again. In exact mode it holds nothing of it: add the grain again.
   void add(Tape& tape, const Loss& loss);
 
-  /// Ends the sums. kDefault: true, and nothing to do. kExact: waits for the device. False: some
-  /// gradient did not fit the exponents (ExactSums says when). They have been adapted and the
-  /// window is reset: add the same grains again. True: the gradient block, the touched flags and
-  /// totals() hold the sums, as in default mode. A gradient that is not finite becomes NaN there,
-  /// so that the step is skipped. Settled already, or nothing added: true.
+  /// A micro-batch of other ranks, in which this one has no part: for ranks that divide the set
+  /// (Sharding), when they have different numbers of samples. With ReducePolicy::kReduceEach add()
+  /// and add_nothing() are collectives, and every rank must call as many of them.
+  void add_nothing();
+
+  /// Ends the sums. kDefault: true, and nothing to do. Where ranks divide the set: a collective
+  /// with one outcome on all ranks, after which the gradients of this rank's part, the touched
+  /// flags and totals() are sums over all ranks; nothing can be added until reset(). kExact: waits
+  /// for the device. False: some gradient did not fit the exponents (ExactSums says when). They
+  /// have been adapted and the window is reset: add the same grains again. True: the gradient
+  /// block, the touched flags and totals() hold the sums, as in default mode. A gradient that is
+  /// not finite becomes NaN there, so that the step is skipped. Settled already, or nothing added:
+  /// true.
   bool settle();
 
   /// Forgets everything accumulated. optimizer.step() does so at its end, also when it skips the
   /// update.
   void reset();
+
+  /// With ReducePolicy::kReduceEach: calls of add() and add_nothing() since reset() that were
+  /// collectives, whether they threw or not. A rank whose share failed owes the others the rest.
+  std::int64_t reductions() const;
 
   int micro_batches() const { return micro_batches_; }
   bool empty() const { return micro_batches_ == 0; }
@@ -82,9 +95,11 @@ class Window {
 
  private:
   double total(int which) const;
+  void reduce();
   ParameterSet& parameters_;
   Tensor totals_;
   std::unique_ptr<ExactSums> exact_;
+  std::unique_ptr<ShardSums> each_;  // of ReducePolicy::kReduceEach
   int micro_batches_ = 0;
   bool settled_ = false;
 };

@@ -18,7 +18,7 @@ ACCRUE_BENCH(global_norm) {
     for (std::int64_t at = 0; at < n; at += part)
       b->segments.push_back({at, std::min(part, n - at), true});
     b->grads = random({n}, DType::kF32, 1);
-    b->sums = Tensor::empty({kernels::global_norm_workspace(b->segments)}, DType::kF64);
+    b->sums = Tensor::empty({kernels::norm_pieces(b->segments)}, DType::kF64);
     kernels::StepState state;
     state.weight = 1;
     b->state.write(state);
@@ -28,11 +28,11 @@ ACCRUE_BENCH(global_norm) {
          .bytes = static_cast<double>(n) * 4,
          .run =
              [b] {
-               kernels::global_norm(b->grads.stream(), {.grads = b->grads,
-                                                        .segments = b->segments,
-                                                        .workspace = b->sums.view(),
-                                                        .state = b->state.get(),
-                                                        .max_norm = 1});
+               const Stream stream = b->grads.stream();
+               kernels::square_sums(
+                   stream, {.grads = b->grads, .segments = b->segments, .sums = b->sums.view()});
+               kernels::global_norm(stream,
+                                    {.sums = b->sums, .state = b->state.get(), .max_norm = 1});
              },
          .error =
              [b] {

@@ -35,6 +35,7 @@ struct Adamw {
   std::span<const Segment> segments;  // of the touched parameters; on the host
   const StepState* state = nullptr;   // on the device
   AdamwOptions options{};
+  std::int64_t first = 0;  // the element of the set with which these blocks begin
 };
 /// Reads gradient, weight and moments; writes weight and moments, and the bfloat16 copy
 /// of a master.

@@ -97,7 +97,8 @@ void update_rounded(const Adamw& a) {
       a.segments, kChunk, kGrain,
       [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
         const Vec<float> keep_weight = segment.decay ? decayed : splat(1.0f);
-        rounding_loop(key, segment.offset, offset - segment.offset, size,
+        rounding_loop(key, a.first + segment.offset - segment.before,
+                      offset - segment.offset + segment.before, size,
                       [&](std::int64_t i, const std::uint16_t* random, auto part) {
                         const std::int64_t at = offset + i;
                         const Vec<float> grad = load<float>(g + at, part) * scale;

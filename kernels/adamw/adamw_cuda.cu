@@ -18,7 +18,8 @@ struct Constants {
   C beta1, rest1, beta2, rest2, eps;
   double log_beta1, log_beta2, weight_decay;
   std::uint64_t seed;
-  explicit Constants(const AdamwOptions& o)
+  std::int64_t first;
+  explicit Constants(const AdamwOptions& o, std::int64_t first_element)
       : beta1(static_cast<C>(o.beta1)),
         rest1(static_cast<C>(1 - o.beta1)),
         beta2(static_cast<C>(o.beta2)),
@@ -27,7 +28,8 @@ struct Constants {
         log_beta1(std::log(o.beta1)),
         log_beta2(std::log(o.beta2)),
         weight_decay(o.weight_decay),
-        seed(o.rounding_seed) {}
+        seed(o.rounding_seed),
+        first(first_element) {}
 };
 
 // The blocks of a set. P: of the numbers that are updated. They are the master where there is one,
@@ -44,6 +46,7 @@ template <class C>
 struct Step {
   C scale, rate, correction, keep_weight;
   std::uint64_t key;
+  std::int64_t before;  // elements of the parameter that are not here
 };
 
 // Element `element` of the parameter that begins at `offset`, and those that follow.
@@ -83,7 +86,8 @@ __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64
       p[k] = p[k] * s.keep_weight - m[k] / (std::sqrt(v[k]) * s.correction + o.eps) * s.rate;
     }
   }
-  if constexpr (std::is_same_v<P, bfloat16>) round_stochastically(s.key, offset, element, p);
+  if constexpr (std::is_same_v<P, bfloat16>)
+    round_stochastically(s.key, o.first + offset - s.before, element + s.before, p);
   write(b.m, m);
   write(b.v, v);
   write(b.p, p);
@@ -103,9 +107,12 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
 
   const auto part = batch.part(kPerBlock);
-  const Step<C> s{static_cast<C>(state->scale), shared[0], shared[1],
+  const Step<C> s{static_cast<C>(state->scale),
+                  shared[0],
+                  shared[1],
                   part.tag ? static_cast<C>(1 - state->lr * o.weight_decay) : C(1),
-                  random_key(o.seed, static_cast<std::uint64_t>(state->step))};
+                  random_key(o.seed, static_cast<std::uint64_t>(state->step)),
+                  part.before};
   const bool aligned =
       aligned_to(b.p + part.begin, 16) && aligned_to(b.g + part.begin, 16) &&
       aligned_to(b.m + part.begin, 16) && aligned_to(b.v + part.begin, 16) &&
@@ -126,7 +133,7 @@ void run(Stream stream, const Adamw& a) {
   const Blocks<C, P, T> blocks{(kMaster ? a.master : a.value).template data<P>(),
                                a.value.template data<T>(), a.grads.template data<C>(),
                                a.m.template data<C>(), a.v.template data<C>()};
-  const Constants<C> constants(a.options);
+  const Constants<C> constants(a.options, a.first);
   for_each_batch(
       a.segments, kPerBlock, [](const Segment& s) { return s.decay; },
       [&](const SegmentBatch& batch, dim3 grid) {

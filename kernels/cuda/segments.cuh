@@ -13,6 +13,7 @@ struct SegmentBatch {
   std::int64_t offset[kSegments], size[kSegments];
   std::int32_t first_block[kSegments];  // of each segment in this launch
   std::int32_t tag[kSegments];          // what the op wants to know of a segment
+  std::int64_t before = 0;              // of the first segment; all others have 0
   int count = 0;
 
   /// What one CUDA block works on: elements [begin, begin + size) of the flat block.
@@ -20,6 +21,7 @@ struct SegmentBatch {
     std::int64_t begin;
     int size;
     int tag, number;  // of the segment; of the block in it
+    std::int64_t before;
   };
   __device__ __forceinline__ Part part(int per_block) const {
     const int block = static_cast<int>(blockIdx.x);
@@ -30,7 +32,8 @@ struct SegmentBatch {
     }
     const int number = block - first_block[s];
     const std::int64_t at = static_cast<std::int64_t>(number) * per_block, left = size[s] - at;
-    return {offset[s] + at, left < per_block ? static_cast<int>(left) : per_block, tag[s], number};
+    return {offset[s] + at, left < per_block ? static_cast<int>(left) : per_block, tag[s], number,
+            s == 0 ? before : 0};
   }
 };
 static_assert(sizeof(SegmentBatch) <= 3856, "a launch takes 4 KB of arguments");
@@ -49,6 +52,7 @@ void for_each_batch(std::span<const Segment> segments, int per_block, Tag&& tag,
   for (const Segment& s : segments) {
     if (s.size <= 0) continue;
     if (batch.count == SegmentBatch::kSegments) flush();
+    if (batch.count == 0) batch.before = s.before;
     batch.offset[batch.count] = s.offset;
     batch.size[batch.count] = s.size;
     batch.first_block[batch.count] = static_cast<std::int32_t>(blocks);

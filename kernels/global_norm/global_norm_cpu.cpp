@@ -1,4 +1,5 @@
-#include <accrue/kernels/cpu/segments.h>
+#include <algorithm>
+#include <accrue/core/parallel.h>
 #include <accrue/kernels/global_norm/global_norm.h>
 #if ACCRUE_ISA > 0
   #include <immintrin.h>
@@ -36,23 +37,37 @@ double square_sum(const T* g, std::int64_t n) {
 }
 
 template <class T>
-double square_sum(const GlobalNorm& a) {
+void sum_pieces(const SquareSums& a) {
   const T* g = a.grads.data<T>();
-  double* sums = a.workspace.data<double>();
-  for_each_chunk(a.segments, kNormChunk, kGrain,
-                 [&](const Segment&, std::int64_t number, std::int64_t offset, std::int64_t size) {
-                   sums[number] = square_sum(g + offset, size);
-                 });
-  double lanes[kNormLanes] = {};
-  for (std::int64_t c = 0, n = segment_chunks(a.segments, kNormChunk); c < n; ++c)
-    lanes[c % kNormLanes] += sums[c];
-  return add_halves(lanes);
+  double* sums = a.sums.data<double>();
+  parallel_for(norm_pieces(a.segments), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t first = 0;  // the number of the segment's first piece
+    for (const Segment& s : a.segments) {
+      if (first >= end) break;
+      const std::int64_t after = first + norm_pieces(s);
+      for (std::int64_t c = std::max(begin, first); c < std::min(end, after); ++c) {
+        const std::int64_t cut = (s.offset / kNormChunk + c - first) * kNormChunk;
+        const std::int64_t from = std::max(s.offset, cut);
+        sums[c] = square_sum(g + from, std::min(s.offset + s.size, cut + kNormChunk) - from);
+      }
+      first = after;
+    }
+  });
 }
 }  // namespace
 
+void square_sums(Stream, const SquareSums& a) {
+  if (a.grads.dtype == DType::kF64)
+    sum_pieces<double>(a);
+  else
+    sum_pieces<float>(a);
+}
+
 void global_norm(Stream, const GlobalNorm& a) {
-  const double squares =
-      a.grads.dtype == DType::kF64 ? square_sum<double>(a) : square_sum<float>(a);
+  const double* sums = a.sums.data<double>();
+  double lanes[kNormLanes] = {};
+  for (std::int64_t c = 0, n = a.sums.shape.numel(); c < n; ++c) lanes[c % kNormLanes] += sums[c];
+  const double squares = add_halves(lanes);
   StepState& s = *a.state;
   const bool counts = s.weight > 0 && std::isfinite(s.weight);
   const double none = std::numeric_limits<double>::quiet_NaN();

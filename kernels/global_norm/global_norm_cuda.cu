@@ -1,4 +1,5 @@
 #include <limits>
+#include <vector>
 #include <accrue/core/cuda/device.cuh>
 #include <accrue/core/cuda/vector.cuh>
 #include <accrue/kernels/cuda/segments.cuh>
@@ -8,7 +9,7 @@ namespace accrue::kernels::cuda {
 namespace {
 using accrue::cuda::kFullMask;
 
-// Eight threads take one chunk, each four of the 32 sums: so 16-byte loads keep the order that the
+// Eight threads take one piece, each four of the 32 sums: so 16-byte loads keep the order that the
 // header promises.
 constexpr int kGroup = 8, kVector = kNormSums / kGroup;
 constexpr int kThreads = 64, kChunks = kThreads / kGroup;
@@ -16,13 +17,17 @@ constexpr int kPerBlock = kChunks * static_cast<int>(kNormChunk);
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    square_sums(SegmentBatch batch, const T* __restrict__ grads, double* __restrict__ sums) {
+    sum_pieces(SegmentBatch batch, const T* __restrict__ grads, double* __restrict__ sums) {
   const auto part = batch.part(kPerBlock);
   const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup;
-  const int lane = thread % kGroup * kVector, first = group * static_cast<int>(kNormChunk);
+  const int lane = thread % kGroup * kVector;
+  // The block begins at a cut; the segment perhaps behind it.
+  const int before = static_cast<int>(part.begin % kNormChunk);
+  const int first = group * static_cast<int>(kNormChunk);
+  const int skip = part.number == 0 && group == 0 ? before : 0;
   const int left = part.size - first;
-  const int size = left < kNormChunk ? left : static_cast<int>(kNormChunk);
-  const T* g = grads + part.begin + first;
+  const int size = (left < kNormChunk ? left : static_cast<int>(kNormChunk)) - skip;
+  const T* g = grads + part.begin - before + first + skip;
   double sum[kVector] = {};
   if (size > 0) {
     const int whole = size / kNormSums * kNormSums;
@@ -71,13 +76,13 @@ __device__ __forceinline__ bool finite(double v) {
 
 // One block.
 __global__ void __launch_bounds__(kNormLanes)
-    finish(const double* sums, std::int64_t chunks, StepState* state, ScheduleSpec schedule,
+    finish(const double* sums, std::int64_t pieces, StepState* state, ScheduleSpec schedule,
            double max_norm) {
   ACCRUE_SHARED(double, lanes, [kNormLanes]);
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0;
 #pragma unroll 8
-  for (std::int64_t c = thread; c < chunks; c += kNormLanes) sum += sums[c];
+  for (std::int64_t c = thread; c < pieces; c += kNormLanes) sum += sums[c];
   lanes[thread] = sum;
   for (int width = kNormLanes / 2; width > 0; width /= 2) {
     __syncthreads();
@@ -99,25 +104,34 @@ __global__ void __launch_bounds__(kNormLanes)
 }
 }  // namespace
 
-void global_norm(Stream stream, const GlobalNorm& a) {
-  auto* sums = static_cast<double*>(a.workspace.ptr);
-  std::int64_t chunks = 0;
-  const auto first_chunk = [&](const Segment& s) {
-    const std::int64_t first = chunks;
-    chunks += chunk_count(s.size, kNormChunk);
+void square_sums(Stream stream, const SquareSums& a) {
+  // The batch takes a segment from the cut before it on, and blocks find its beginning by offset.
+  thread_local std::vector<Segment> from_cuts;
+  from_cuts.assign(a.segments.begin(), a.segments.end());
+  for (Segment& s : from_cuts)
+    if (s.size > 0) s.size += s.offset % kNormChunk;
+  auto* sums = static_cast<double*>(a.sums.ptr);
+  std::int64_t pieces = 0;
+  const auto first_piece = [&](const Segment& s) {
+    const std::int64_t first = pieces;
+    pieces += chunk_count(s.size, kNormChunk);
     return first;
   };
   const auto run = [&]<class T>() {
-    for_each_batch(a.segments, kPerBlock, first_chunk, [&](const SegmentBatch& batch, dim3 grid) {
-      accrue::cuda::launch(square_sums<T>, grid, dim3(kThreads), 0, stream, batch,
-                           a.grads.data<T>(), sums);
+    for_each_batch(from_cuts, kPerBlock, first_piece, [&](const SegmentBatch& batch, dim3 grid) {
+      accrue::cuda::launch(sum_pieces<T>, grid, dim3(kThreads), 0, stream, batch, a.grads.data<T>(),
+                           sums);
     });
   };
   if (a.grads.dtype == DType::kF64)
     run.template operator()<double>();
   else
     run.template operator()<float>();
-  accrue::cuda::launch(finish, dim3(1), dim3(kNormLanes), 0, stream, sums, chunks, a.state,
+}
+
+void global_norm(Stream stream, const GlobalNorm& a) {
+  accrue::cuda::launch(finish, dim3(1), dim3(kNormLanes), 0, stream,
+                       static_cast<const double*>(a.sums.ptr), a.sums.shape.numel(), a.state,
                        a.schedule, a.max_norm);
 }
 }  // namespace accrue::kernels::cuda

@@ -33,6 +33,7 @@ struct Sgd {
   std::span<const Segment> segments;  // of the touched parameters; on the host
   const StepState* state = nullptr;   // on the device
   SgdOptions options{};
+  std::int64_t first = 0;  // the element of the set with which these blocks begin
 };
 /// Reads gradient, weight and momentum; writes weight and momentum, and the bfloat16 copy
 /// of a master.

@@ -59,7 +59,8 @@ void update_rounded(const Sgd& a) {
   float* b = o.momentum != 0 ? a.momentum_buffer.data<float>() : nullptr;
   for_each_chunk(a.segments, kChunk, kGrain,
                  [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
-                   rounding_loop(key, segment.offset, offset - segment.offset, size,
+                   rounding_loop(key, a.first + segment.offset - segment.before,
+                                 offset - segment.offset + segment.before, size,
                                  [&](std::int64_t i, const std::uint16_t* random, auto part) {
                                    const std::int64_t at = offset + i;
                                    const Vec<float> before = load<float>(p + at, part);

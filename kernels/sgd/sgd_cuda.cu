@@ -16,12 +16,14 @@ struct Constants {
   C momentum, rest, weight_decay;
   bool nesterov;
   std::uint64_t seed;
-  explicit Constants(const SgdOptions& o)
+  std::int64_t first;
+  explicit Constants(const SgdOptions& o, std::int64_t first_element)
       : momentum(static_cast<C>(o.momentum)),
         rest(static_cast<C>(1 - o.dampening)),
         weight_decay(static_cast<C>(o.weight_decay)),
         nesterov(o.nesterov),
-        seed(o.rounding_seed) {}
+        seed(o.rounding_seed),
+        first(first_element) {}
 };
 
 // The blocks of a set. P: of the numbers that are updated. They are the master where there is one,
@@ -39,6 +41,7 @@ struct Step {
   C scale, rate, decay;
   bool first;
   std::uint64_t key;
+  std::int64_t before;  // elements of the parameter that are not here
 };
 
 // x + a b; without master weights rounded once, so that every device has the same bits.
@@ -90,7 +93,8 @@ __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64
   }
 #pragma unroll
   for (int k = 0; k < kCount; ++k) p[k] = add_product<P>(p[k], -step[k], s.rate);
-  if constexpr (std::is_same_v<P, bfloat16>) round_stochastically(s.key, offset, element, p);
+  if constexpr (std::is_same_v<P, bfloat16>)
+    round_stochastically(s.key, o.first + offset - s.before, element + s.before, p);
   write(b.p, p);
   if constexpr (!std::is_same_v<P, T>) write(b.value, p);
 }
@@ -100,9 +104,12 @@ __global__ void __launch_bounds__(kThreads)
     update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, P, T> b) {
   if (state->skip) return;
   const auto part = batch.part(kPerBlock);
-  const Step<C> s{static_cast<C>(state->scale), static_cast<C>(state->lr),
-                  part.tag ? o.weight_decay : C(0), state->step == 1,
-                  random_key(o.seed, static_cast<std::uint64_t>(state->step))};
+  const Step<C> s{static_cast<C>(state->scale),
+                  static_cast<C>(state->lr),
+                  part.tag ? o.weight_decay : C(0),
+                  state->step == 1,
+                  random_key(o.seed, static_cast<std::uint64_t>(state->step)),
+                  part.before};
   const bool aligned =
       aligned_to(b.p + part.begin, 16) && aligned_to(b.g + part.begin, 16) &&
       (!b.buffer || aligned_to(b.buffer + part.begin, 16)) &&
@@ -121,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class C, class P, class T>
 void run(Stream stream, const Sgd& a) {
   constexpr bool kMaster = !std::is_same_v<P, T>;
-  const Constants<C> constants(a.options);
+  const Constants<C> constants(a.options, a.first);
   const Blocks<C, P, T> blocks{
       (kMaster ? a.master : a.value).template data<P>(), a.value.template data<T>(),
       a.grads.template data<C>(),

@@ -19,15 +19,12 @@ using test::DeviceState;
 namespace {
 void norm_of(const Tensor& grads, const std::vector<Segment>& segments, StepState& state,
              double max_norm = 0, const kernels::ScheduleSpec& schedule = {}) {
-  const Tensor sums =
-      Tensor::empty({kernels::global_norm_workspace(segments)}, DType::kF64, grads.device());
+  const Tensor sums = Tensor::empty({kernels::norm_pieces(segments)}, DType::kF64, grads.device());
   const DeviceState on_device(state, grads.device());
-  kernels::global_norm(grads.stream(), {.grads = grads,
-                                        .segments = segments,
-                                        .workspace = sums.view(),
-                                        .state = on_device.get(),
-                                        .schedule = schedule,
-                                        .max_norm = max_norm});
+  kernels::square_sums(grads.stream(), {.grads = grads, .segments = segments, .sums = sums.view()});
+  kernels::global_norm(
+      grads.stream(),
+      {.sums = sums, .state = on_device.get(), .schedule = schedule, .max_norm = max_norm});
   state = on_device.read();
 }
 std::vector<float> wave(std::int64_t n) {
@@ -175,6 +172,43 @@ TEST_CASE("global_norm: the bits of the CPU on every device, hundreds of segment
   }
 }
 
+TEST_CASE("global_norm: parts of the block have the pieces of the whole, bit for bit",
+          "[kernels][global_norm]") {
+  // Parameters of all sizes, some untouched, cut at multiples of 4096 as ranks cut them.
+  std::vector<Segment> segments;
+  std::int64_t n = 0;
+  for (const std::int64_t size : {1, 100, 9000, 64, 4096, 31, 20000, 7, 4095, 1})
+    segments.push_back({n, size, false}), n += (size + 63) / 64 * 64;
+  segments.erase(segments.begin() + 3);
+  const std::int64_t chunk = kernels::kNormChunk, chunks = (n + chunk - 1) / chunk;
+  std::vector<float> g = wave(n);
+  const auto pieces = kernels::norm_pieces(segments);
+  const Tensor whole = Tensor::empty({pieces}, DType::kF64);
+  const Tensor grads = Tensor::from(g, {n});
+  kernels::square_sums(grads.stream(),
+                       {.grads = grads, .segments = segments, .sums = whole.view()});
+  for (const std::int64_t per_rank : {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, chunks}) {
+    const Tensor parts = Tensor::empty({pieces}, DType::kF64);
+    std::int64_t at = 0;
+    for (std::int64_t first = 0; first < n; first += per_rank * chunk) {
+      const std::int64_t end = std::min(n, first + per_rank * chunk);
+      std::vector<Segment> here;
+      for (const Segment& s : segments)
+        if (const auto from = std::max(s.offset, first), to = std::min(s.offset + s.size, end);
+            from < to)
+          here.push_back({from - first, to - from, s.decay, from - s.offset});
+      const std::int64_t count = kernels::norm_pieces(here);
+      const Tensor part = grads.window(first, {end - first}).clone();
+      kernels::square_sums(
+          part.stream(),
+          {.grads = part, .segments = here, .sums = parts.window(at, {count}).view()});
+      at += count;
+    }
+    CHECK(at == pieces);
+    CHECK(parts.to_vector<double>() == whole.to_vector<double>());
+  }
+}
+
 TEST_CASE("B29: clip once per window, after scaling", "[kernels][global_norm]") {
   // Two micro-batches of weight 1/2 each left g1 + g2 = (10, 0) + (0, 1); the window's weight is 1.
   const Tensor grads = Tensor::from(std::vector<float>{10, 1}, {2});
@@ -279,15 +313,13 @@ TEST_CASE("B51: norm, AdamW and SGD reach elements beyond 2^31",
   const Tail p(n * 4, size * 4), g(n * 4, size * 4), m(n * 4, size * 4), v(n * 4, size * 4);
   for (std::int64_t i = n - size; i < n; ++i) p.at(i) = 1, g.at(i) = 1;
   const std::vector<Segment> segments{{n - size, size, false}};
-  const Tensor sums =
-      Tensor::empty({kernels::global_norm_workspace(segments)}, DType::kF64, Device::cpu());
+  const Tensor sums = Tensor::empty({kernels::norm_pieces(segments)}, DType::kF64, Device::cpu());
   StepState s;
   s.weight = 1;
-  kernels::global_norm({}, {.grads = g.view(n),
-                            .segments = segments,
-                            .workspace = sums.view(),
-                            .state = &s,
-                            .schedule = {kernels::ScheduleSpec::kConstant, 0.5, 0, 0, 0}});
+  kernels::square_sums({}, {.grads = g.view(n), .segments = segments, .sums = sums.view()});
+  kernels::global_norm(
+      {},
+      {.sums = sums, .state = &s, .schedule = {kernels::ScheduleSpec::kConstant, 0.5, 0, 0, 0}});
   CHECK(s.norm == Approx(std::sqrt(5000.0)));
   kernels::adamw({}, {.value = p.view(n),
                       .master = {},

@@ -208,6 +208,61 @@ TEST_CASE("stochastic rounding: the bits of plain loops on every device and inst
   set_isa(best);
 }
 
+TEST_CASE("stochastic rounding: pieces of parameters get the bits of the whole",
+          "[kernels][rounding]") {
+  // Cut at multiples of 4096, as ranks cut them.
+  const std::vector<Segment> segments{{0, 100, true}, {128, 9000, false}, {9152, 3000, true}};
+  const std::int64_t n = 12160, cut = 4096;
+  const bool adam = GENERATE(true, false);
+  Blocks whole(n, segments), parts(n, segments);
+  const kernels::AdamwOptions adamw{.beta1 = 0.8, .beta2 = 0.95, .rounding_seed = 5};
+  const kernels::SgdOptions sgd{.momentum = 0.9, .weight_decay = 0.1, .rounding_seed = 5};
+  if (adam)
+    whole.adamw(2, adamw);
+  else
+    whole.sgd(2, sgd);
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    const Tensor grads = Tensor::from(parts.gradient(step), {n});
+    const test::DeviceState state(Blocks::state_of(step));
+    for (std::int64_t first = 0; first < n; first += cut) {
+      const std::int64_t count = std::min(cut, n - first);
+      std::vector<Segment> here;
+      for (const Segment& s : segments) {
+        const auto from = std::max(s.offset, first), to = std::min(s.offset + s.size, first + cut);
+        if (from < to) here.push_back({from - first, to - from, s.decay, from - s.offset});
+      }
+      const auto view = [&](const Tensor& t) { return t.window(first, {count}).view(); };
+      if (adam)
+        kernels::adamw(grads.stream(), {.value = view(parts.value),
+                                        .master = {},
+                                        .grads = view(grads),
+                                        .m = view(parts.m),
+                                        .v = view(parts.v),
+                                        .segments = here,
+                                        .state = state.get(),
+                                        .options = adamw,
+                                        .first = first});
+      else
+        kernels::sgd(grads.stream(), {.value = view(parts.value),
+                                      .master = {},
+                                      .grads = view(grads),
+                                      .momentum_buffer = view(parts.m),
+                                      .segments = here,
+                                      .state = state.get(),
+                                      .options = sgd,
+                                      .first = first});
+    }
+  }
+  const auto bits = [](const Tensor& t) {
+    std::vector<std::uint8_t> out(static_cast<std::size_t>(t.view().bytes()));
+    backend(t.device()).copy_to_host(out.data(), t.view().ptr, t.view().bytes(), t.stream());
+    return out;
+  };
+  CHECK(bits(parts.value) == bits(whole.value));
+  CHECK(bits(parts.m) == bits(whole.m));
+  CHECK(bits(parts.v) == bits(whole.v));
+}
+
 TEST_CASE("stochastic rounding: the expectation is the exact value", "[kernels][rounding]") {
   // Between 1 and its upper neighbour 1 + 2^-7, at fractions f of the way.
   const std::size_t n = 4096;
