@@ -43,7 +43,7 @@ void ParameterSet::allocate(Device device, DType dtype, MasterWeights place,
   const bool divided = sharding.stage != ShardStage::kNone && sharding.ranks->size() > 1;
   layout_ =
       divided ? ShardLayout(total_, sharding.ranks->size(), sharding.window) : ShardLayout(total_);
-  if (divided) compare_with_ranks(dtype, place);
+  if (ranks()) compare_with_ranks(dtype, place);
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   const bool own_master = dtype != wide && place != MasterWeights::kNone;
   const Shape flat{layout_.padded()}, shard{layout_.shard()};
@@ -90,6 +90,9 @@ void ParameterSet::store_master(const Parameter& p, const Tensor& wide_values) {
   }
 }
 
+Communicator* ParameterSet::ranks() const {
+  return sharding_.ranks && sharding_.ranks->size() > 1 ? sharding_.ranks : nullptr;
+}
 int ParameterSet::rank() const { return sharded() ? sharding_.ranks->rank() : 0; }
 
 void ParameterSet::compare_with_ranks(DType dtype, MasterWeights place) const {
@@ -101,8 +104,12 @@ void ParameterSet::compare_with_ranks(DType dtype, MasterWeights place) const {
       hash = hash64(&dim, sizeof dim, hash);
     }
   }
-  const int settings[] = {static_cast<int>(dtype), static_cast<int>(place),
-                          static_cast<int>(sharding_.stage), static_cast<int>(sharding_.policy)};
+  const std::int64_t settings[] = {static_cast<std::int64_t>(dtype),
+                                   static_cast<std::int64_t>(place),
+                                   static_cast<std::int64_t>(sharding_.stage),
+                                   static_cast<std::int64_t>(sharding_.policy),
+                                   sharding_.window,
+                                   sharding_.first_window};
   hash = hash64(settings, sizeof settings, hash);
   const auto mine = static_cast<std::int64_t>(hash >> 1);
   std::array<std::int64_t, 2> all{mine, -mine};

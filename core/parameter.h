@@ -54,8 +54,9 @@ class ParameterSet {
   void allocate(Device device, DType dtype, MasterWeights master = MasterWeights::kDevice);
   /// The same, divided among ranks: from stage kOptimizer on the master block is this rank's shard
   /// of layout(), with ReducePolicy::kReduceEach the gradient block too; the other blocks are
-  /// layout().padded() elements long. A collective: sets, dtypes and shardings that are not the
-  /// same on all ranks are refused on all of them. The communicator must outlive the set.
+  /// layout().padded() elements long. Stage kNone: every rank has all of it. A collective: sets,
+  /// dtypes and shardings that are not the same on all ranks are refused on all of them. The
+  /// communicator must outlive the set.
   void allocate(Device device, DType dtype, MasterWeights master, const Sharding& sharding);
 
   std::deque<Parameter>& all() { return parameters_; }
@@ -81,6 +82,8 @@ class ParameterSet {
   DType wide() const { return grads_.dtype(); }
 
   const Sharding& sharding() const { return sharding_; }
+  /// The ranks that train the set together; null where there is one.
+  Communicator* ranks() const;
   /// Whether ranks divide something.
   bool sharded() const { return layout_.ranks() > 1; }
   /// Whether grads() is a shard, and a parameter's gradient exists only in backward.

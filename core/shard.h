@@ -18,11 +18,15 @@ enum class ShardStage : std::uint8_t { kNone, kOptimizer, kGradients };
 enum class ReducePolicy : std::uint8_t { kKeepFull, kReduceEach };
 
 struct Sharding {
-  Communicator* ranks = nullptr;  // null, or of one rank: nothing is divided
+  /// Those that train the set together: each has its share of the samples, and gradients are summed
+  /// over them. Null, or of one rank: there are no others.
+  Communicator* ranks = nullptr;
   ShardStage stage = ShardStage::kNone;
   ReducePolicy policy = ReducePolicy::kKeepFull;
   /// Elements of a window, which is what one collective moves; rounded up to what can be divided.
   std::int64_t window = std::int64_t{1} << 23;
+  /// Of the first collective, where nothing is divided.
+  std::int64_t first_window = std::int64_t{1} << 18;
 };
 
 /// The flat blocks as windows of one size (the last may be smaller), each divided into as many

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <accrue/core/hash.h>
 #include <accrue/optim/exact_sums.h>
 #include <accrue/optim/rank_sums.h>
 
@@ -27,8 +28,9 @@ bool all_finite(const std::vector<std::int64_t>& observed) {
 }
 }  // namespace
 
-ExactSums::ExactSums(ParameterSet& parameters)
+ExactSums::ExactSums(ParameterSet& parameters, BucketSums* buckets)
     : parameters_(parameters),
+      buckets_(buckets),
       block_(parameters.transient_grads() ? parameters.layout().shard()
                                           : parameters.layout().padded()) {
   ACCRUE_CHECK(parameters.dtype() != DType::kF64,
@@ -36,6 +38,7 @@ ExactSums::ExactSums(ParameterSet& parameters)
                "use float32 or bfloat16");
   const auto count = parameters.all().size();
   used_.assign(count, 0);
+  not_finite_.assign(count, 0);
   items_.reserve(count + 2);
   results_.reserve(count + 2);
   exponents_now_.assign(count, kFirstExponent);
@@ -124,8 +127,15 @@ void ExactSums::raise(const std::vector<std::int64_t>& observed) {
 }
 
 void ExactSums::agree(std::vector<std::int64_t>& observed) {
-  Communicator& ranks = *parameters_.sharding().ranks;
+  Communicator& ranks = *parameters_.ranks();
+  const auto hash = static_cast<std::int64_t>(
+      hash64(exponents_now_.data(), exponents_now_.size() * sizeof(std::int64_t)) >> 1);
+  observed.insert(observed.end(), {hash, -hash});
   ranks.max(observed);
+  const bool same = observed.back() == -hash && observed[observed.size() - 2] == hash;
+  observed.resize(observed.size() - 2);
+  ACCRUE_CHECK(
+      same, "Window: the ranks' exponents of exact mode differ; restore them from one checkpoint");
   if (!observed_.device().is_meta()) observed_.copy_from_host(observed.data());
   const std::int64_t mine[] = {grains_};
   grains_ = 0;
@@ -133,15 +143,14 @@ void ExactSums::agree(std::vector<std::int64_t>& observed) {
 }
 
 void ExactSums::reduce() {
-  Communicator& ranks = *parameters_.sharding().ranks;
+  Communicator& ranks = *parameters_.ranks();
   const std::vector<char> mine = used_;
   set_on_any_rank(ranks, used_);
-  if (!parameters_.transient_grads()) {
-    for (const Parameter& p : parameters_.all()) {
-      const auto at = static_cast<std::size_t>(p.slot.index);
-      if (used_[at] && !mine[at]) sums_.window(p.offset, {p.size}).fill_zero();
-    }
-    reduce_to_shards(ranks, parameters_.layout(), sums_.window(0, {block_}), "exact gradients");
+  if (buckets_) {
+    for (const Parameter& p : parameters_.all())
+      if (!mine[static_cast<std::size_t>(p.slot.index)])
+        sums_.window(p.offset, {p.size}).fill_zero();
+    buckets_->sum(sums_.window(0, {block_}), "exact gradients");
   }
   ranks.all_reduce(sums_.window(block_, {2}), ReduceOp::kSum, "exact loss and weight")
       ->wait_on(sums_.stream());
@@ -167,13 +176,14 @@ void ExactSums::list_results() {
 bool ExactSums::settle(const Tensor& totals) {
   std::vector<std::int64_t> observed(static_cast<std::size_t>(tensors()), 0);
   if (!observed_.device().is_meta()) observed = observed_.to_vector<std::int64_t>();
-  if (parameters_.sharded()) agree(observed);
+  for (std::size_t i = 0; i < used_.size(); ++i) not_finite_[i] = observed[i] >= kExactInfinite;
+  if (parameters_.ranks()) agree(observed);
   const bool finite = all_finite(observed);
   if (finite && !fits(observed)) {
     raise(observed);
     return false;
   }
-  if (parameters_.sharded()) reduce();
+  if (parameters_.ranks()) reduce();
   list_results();
   int number = tensors() - 2;
   for (const int which : {0, 1})

@@ -6,6 +6,7 @@
 #include <accrue/core/loss.h>
 #include <accrue/core/parameter.h>
 #include <accrue/kernels/exact_accumulate/exact_accumulate.h>
+#include <accrue/optim/bucket_sums.h>
 #include <accrue/optim/shard_sums.h>
 
 namespace accrue::optim {
@@ -17,13 +18,14 @@ namespace accrue::optim {
 ///   ilogb(m) < e <= ilogb(m) + 38 - c   and   grains <= 2^c:
 /// nothing overflows, and the unit 2^(e + c - 62) is at most m / 2^24. Either way the next window
 /// gets e = ilogb(m) + 7, 6 bits above what was seen, and c = max(c, bits of the count): functions
-/// of the data alone, of all ranks' where ranks divide the set: then they hold their shards' sums
-/// only (ReducePolicy::kReduceEach), or make them so in settle(). The first window begins with e =
+/// of the data alone, of all ranks' together: they sum in settle(), or hold their shards' sums only
+/// (ReducePolicy::kReduceEach). The first window begins with e =
 /// 12, for loss and weight 20 (whose unit is then 2^-30), and c = 12. After a leaf that is not
 /// finite the exponents stay.
 class ExactSums {
  public:
-  explicit ExactSums(ParameterSet& parameters);
+  /// `buckets`: what sums over the ranks; null where there is one, or where ShardSums does it.
+  explicit ExactSums(ParameterSet& parameters, BucketSums* buckets = nullptr);
 
   /// Forgets the sums; the exponents stay.
   void begin();
@@ -39,11 +41,14 @@ class ExactSums {
   Tensor shard() const { return sums_.window(0, {block_}); }
   /// False: the exponents did not fit, and have been changed. True: the sums are in the gradient
   /// block, the parameters are marked touched, and totals (float64 (2)) are written. Waits for the
-  /// device. Over ranks that divide the set: a collective with one outcome, and the gradient block
-  /// holds the sums of this rank's part.
+  /// device. Over ranks: a collective with one outcome; where they divide the set the gradient
+  /// block holds the sums of this rank's part.
   bool settle(const Tensor& totals);
   /// The sum of the losses (0) or weights (1) so far. Waits for the device.
   double total(int which) const;
+
+  /// By parameter: a leaf of this rank was not finite. After settle().
+  const std::vector<char>& not_finite() const { return not_finite_; }
 
   const Tensor& exponents() const { return exponents_; }
   void restore(const Tensor& exponents);
@@ -59,11 +64,13 @@ class ExactSums {
   void keep_exponents();
 
   ParameterSet& parameters_;
+  BucketSums* buckets_;
   std::int64_t block_;  // sums of gradients; behind them those of loss and weight
   Tensor sums_, observed_, exponents_;
   std::vector<std::int64_t> exponents_now_;  // what exponents_ holds
   std::vector<char> used_;                   // by parameter: some grain touched it
-  std::int64_t grains_ = 0;                  // of this rank; from settle() on, of all
+  std::vector<char> not_finite_;
+  std::int64_t grains_ = 0;  // of this rank; from settle() on, of all
   std::vector<ExactItem> items_;
   std::vector<ExactResult> results_;
 };

@@ -3,18 +3,21 @@
 #include <string_view>
 #include <vector>
 #include <accrue/core/communicator.h>
-#include <accrue/core/shard.h>
+#include <accrue/core/parameter.h>
 
 namespace accrue::optim {
 
 /// flags[i] becomes whether it is set on any rank. A collective over host memory.
 void set_on_any_rank(Communicator& ranks, std::vector<char>& flags);
 
-/// A flat block of layout.padded() elements, in place: this rank's part of every window becomes the
-/// sum over the ranks; the rest is worthless afterwards. Windows go from the last to the first. The
-/// block's stream waits.
-void reduce_to_shards(Communicator& ranks, const ShardLayout& layout, const Tensor& block,
-                      std::string_view name);
+/// The values of rank 0 (and its master weights) on all ranks. A collective. kUnsupported where
+/// ranks divide the master weights: nobody has them all.
+void broadcast_values(ParameterSet& parameters);
+
+/// Whether all ranks have the same bits as values (and as master weights they have in full); if
+/// not, an error on all ranks that names those that are not with the majority. A collective; waits
+/// for the device.
+void compare_values(const ParameterSet& parameters, std::int64_t step);
 
 /// The piece of [offset, offset + size) in each of `pieces`: f(element of the set, where it lies in
 /// the shard, how many).

@@ -10,6 +10,7 @@
 #include <accrue/core/communicator.h>
 #include <accrue/core/log.h>
 #include <accrue/core/trace.h>
+#include <accrue/optim/rank_sums.h>
 #include <accrue/optim/step.h>
 
 namespace accrue::optim {
@@ -82,40 +83,31 @@ struct LogicalStep::Run {
 LogicalStep::LogicalStep(Optimizer& optimizer, ParameterSet& parameters, const StepOptions& options)
     : optimizer_(optimizer),
       parameters_(parameters),
+      ranks_(parameters.ranks()),
       options_(options),
       patience_(options.grow_after) {
   ACCRUE_CHECK(options.micro >= 0, "LogicalStep: micro must be at least 0, got ", options.micro);
   ACCRUE_CHECK(options.grain >= 1, "LogicalStep: grain must be at least 1, got ", options.grain);
   ACCRUE_CHECK(options.grow_after >= 0, "LogicalStep: grow_after must be at least 0, got ",
                options.grow_after);
-  if (parameters.sharded()) {
-    ACCRUE_CHECK(!options.reduce, "LogicalStep: the parameters are sharded: no `reduce` is needed");
-    ACCRUE_CHECK(!options.peers || options.peers->size() == parameters.layout().ranks(),
-                 "LogicalStep: `peers` are not the ranks that divide the parameters");
-    options_.peers = parameters.sharding().ranks;
-  } else {
-    const bool alone = !options.peers || options.peers->size() == 1;
-    ACCRUE_CHECK(alone || options.reduce, "LogicalStep: ", options.peers->size(),
-                 " ranks need a function `reduce` that adds their sums up");
-    ACCRUE_CHECK(options.peers || !options.reduce, "LogicalStep: `reduce` without `peers`");
-    if (!alone && options.numerics == Numerics::kExact)
-      detail::fail(ErrorCode::kUnsupported,
-                   "LogicalStep: exact numerics over several ranks are not there yet");
-  }
+  ACCRUE_CHECK(options.compare_every >= 0, "LogicalStep: compare_every must be at least 0, got ",
+               options.compare_every);
   const std::int64_t u = unit();
   wanted_ = options.micro == 0 || options.micro > kWhole - u
                 ? kWhole
                 : options.micro + (u - options.micro % u) % u;
   size_ = wanted_;
   std::exception_ptr error;
-  for (int tries = 1; !window_; ++tries) try {
+  for (int tries = 1;; ++tries) try {
       window_.emplace(parameters, options.numerics);
+      if (options.find_not_finite) window_->watch_finite();
+      error = nullptr;
+      break;
     } catch (const OutOfMemory&) {
       error = std::current_exception();
       if (!options.recover || tries == kTries) break;
       reclaim();
     }
-  if (window_) error = nullptr;
   agree(error, nullptr);
 }
 
@@ -131,43 +123,86 @@ BatchReport LogicalStep::run(std::int64_t samples, const MicroLoss& loss) {
   try {
     std::exception_ptr error;
     try {
-      ACCRUE_CHECK(samples >= (parameters_.sharded() ? 0 : 1),
-                   "LogicalStep: a logical batch needs at least one sample",
-                   options_.peers ? " on every rank" : "", ", got ", samples);
+      ACCRUE_CHECK(!torn_,
+                   "LogicalStep: an update failed on some rank, and the ranks' weights may differ; "
+                   "begin again from a checkpoint");
+      ACCRUE_CHECK(samples >= (ranks_ ? 0 : 1),
+                   "LogicalStep: a logical batch needs at least one sample, got ", samples);
       ACCRUE_CHECK(loss, "LogicalStep: the loss function is empty");
       window_->reset();
+      if (!ranks_)
+        add_up(r, [&] {
+          accumulate(r);
+          return close(r);
+        });
     } catch (...) {
       error = std::current_exception();
     }
-    if (parameters_.sharded()) {
-      agree(error, &r);
+    agree(error, &r);
+    if (ranks_) {
+      ACCRUE_CHECK(r.most_samples > 0, "LogicalStep: no rank has a sample of the logical batch");
       add_up(r, [&] { return close_with_ranks(r); });
-    } else {
-      try {
-        if (!error)
-          add_up(r, [&] {
-            accumulate(r);
-            return close(r);
-          });
-      } catch (...) {
-        error = std::current_exception();
-      }
-      agree(error, &r);
     }
-    const Timer timer(r.report.optimizer_seconds);
-    if (options_.peers && options_.reduce) options_.reduce(*window_);
-    ++updates_;
-    optimizer_.step(*window_, std::exchange(r.workspace, {}));
+    update(r);
   } catch (...) {
-    window_->reset();
+    const std::exception_ptr error = std::current_exception();
+    try {
+      window_->reset();
+    } catch (const std::exception& e) {
+      log(LogLevel::kError, detail::concat("while a step was left: ", e.what()));
+    }
     size_ = r.began;
-    throw;
+    std::rethrow_exception(error);
   }
   choose_next(r);
   r.report.peak = memory.interval_peak(&r.report.at_peak);
   r.report.owner_ = this;
   r.report.update_ = updates_;
   return std::move(r.report);
+}
+
+void LogicalStep::update(Run& r) {
+  const Timer timer(r.report.optimizer_seconds);
+  if (options_.find_not_finite) find_not_finite(r);
+  std::exception_ptr error;
+  try {
+    ++updates_;
+    optimizer_.step(*window_, std::exchange(r.workspace, {}));
+  } catch (...) {
+    if (!ranks_) throw;
+    error = std::current_exception();
+  }
+  if (!ranks_) return;
+  torn_ = true;
+  agree(error, &r);
+  if (options_.compare_every > 0 && updates_ % options_.compare_every == 0)
+    compare_values(parameters_, updates_);
+  torn_ = false;
+}
+
+void LogicalStep::find_not_finite(Run& r) {
+  if (!ranks_) return;
+  const auto mine = window_->not_finite();
+  // Names go as bytes, a row for each rank.
+  std::string text;
+  for (const std::string& name : mine) text += name + '\n';
+  std::array<std::int64_t, 1> most{static_cast<std::int64_t>(text.size())};
+  ranks_->max(most);
+  if (most[0] == 0) return;
+  std::vector<std::int64_t> row(text.begin(), text.end());
+  row.resize(static_cast<std::size_t>(most[0]));
+  const auto all = gather(*ranks_, row);
+  std::string name;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != '\n') {
+      if (all[i] != 0) name += static_cast<char>(all[i]);
+      continue;
+    }
+    const int rank = static_cast<int>(i / row.size());
+    log(LogLevel::kWarning,
+        detail::concat("rank ", rank, " had gradients that were not finite: ", name));
+    r.report.not_finite.push_back({rank, std::exchange(name, {})});
+  }
 }
 
 // Pass by pass, until the exponents of exact mode fit and memory suffices.
@@ -205,6 +240,7 @@ void LogicalStep::add(Run& r, std::int64_t count) {
   r.in_backward = false;
   r.live = Allocator::of(parameters_.device()).stats().live;
   const TraceSpan span("micro-batch", static_cast<std::int64_t>(r.report.micro_batches.size()));
+  const bool last = r.at + count == r.samples;
   Tape tape;
   const Tape::Scope on(tape);
   Loss loss;
@@ -215,7 +251,7 @@ void LogicalStep::add(Run& r, std::int64_t count) {
   }
   const Timer timer(r.report.backward_seconds);
   r.in_backward = true;
-  window_->add(tape, loss);
+  window_->add(tape, loss, last);
   r.failures.erase(r.at);
   r.at += count;
 }
@@ -229,7 +265,7 @@ void LogicalStep::after_failure(Run& r, std::int64_t count, const OutOfMemory& e
   if (here.all > 1 && count > unit()) size_ = smaller(r, count, error);
   const std::int64_t sample = r.at;
   const bool exact = options_.numerics == Numerics::kExact;
-  r.again = parameters_.transient_grads();
+  r.again = parameters_.transient_grads() || window_->sent();
   const bool restart = r.again || (r.in_backward && !exact);
   if (r.again) {
     ++r.report.restarts;
@@ -271,8 +307,8 @@ bool LogicalStep::close(Run& r) {
   for (int tries = 1;; ++tries) {
     try {
       if (!r.workspace.defined()) r.workspace = optimizer_.workspace();
-      if (parameters_.sharded()) return true;  // settled when all ranks have got here
-      return window_->settle();                // last: it moves the exponents
+      if (ranks_) return true;   // settled when all ranks have got here
+      return window_->settle();  // last: it moves the exponents
     } catch (const OutOfMemory&) {
       if (!options_.recover || tries == kTries) throw;
     }
@@ -286,7 +322,7 @@ bool LogicalStep::close_with_ranks(Run& r) {
   if (parameters_.transient_grads()) {
     const std::int64_t step = options_.numerics == Numerics::kExact ? options_.grain : size_;
     std::array<std::int64_t, 1> most{r.samples == 0 ? 0 : (r.samples - 1) / step + 1};
-    options_.peers->max(most);
+    ranks_->max(most);
     r.reductions = most[0];
   }
   std::exception_ptr error;
@@ -299,6 +335,7 @@ bool LogicalStep::close_with_ranks(Run& r) {
   try {
     while (window_->reductions() < r.reductions) window_->add_nothing();
     if (window_->empty()) window_->add_nothing();
+    window_->send();
   } catch (...) {
     if (!error) error = std::current_exception();
   }
@@ -308,15 +345,29 @@ bool LogicalStep::close_with_ranks(Run& r) {
     return false;
   }
   const Timer timer(r.report.optimizer_seconds);
-  return window_->settle();
+  torn_ = true;  // until settle() is through on this rank, the others may be ahead of it
+  try {
+    const bool settled = window_->settle();
+    torn_ = false;
+    return settled;
+  } catch (...) {
+    error = std::current_exception();
+  }
+  agree(error, &r);
+  return false;  // never
 }
 
 std::int64_t LogicalStep::agree(const std::exception_ptr& error, Run* r) {
   const std::int64_t mine = error ? status_of(error) : r && r->again ? kAgain : kFine;
   std::array<std::int64_t, 5> all{mine, -1, -size_, 0, 0};
-  if (mine != kFine && options_.peers) all[1] = options_.peers->rank();
+  if (mine != kFine && ranks_) all[1] = ranks_->rank();
   if (r) all[3] = r->report.retries > 0, all[4] = r->samples;
-  if (options_.peers) options_.peers->max(all);
+  try {
+    if (ranks_) ranks_->max(all);
+  } catch (...) {
+    if (error) std::rethrow_exception(error);
+    throw;
+  }
   if (error) std::rethrow_exception(error);
   if (all[0] == kNoMemory)
     throw OutOfMemory(detail::concat("LogicalStep: rank ", all[1],

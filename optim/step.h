@@ -5,9 +5,9 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 #include <accrue/core/allocator.h>
-#include <accrue/core/peers.h>
 #include <accrue/optim/optimizer.h>
 #include <accrue/optim/window.h>
 
@@ -21,12 +21,12 @@ struct StepOptions {
   Numerics numerics = Numerics::kDefault;
   bool recover = true;  // false: OutOfMemory reaches the caller at once
   int grow_after = 16;  // good steps before a size that shrank tries to grow; 0: it stays
-  /// Null: there is one rank, or those of the set's Sharding.
-  Peers* peers = nullptr;
-  /// With several ranks that do not divide the set: adds gradients, touched bits and totals up over
-  /// them. Called once per window on every rank, when all have accumulated their share; what it
-  /// needs must have been allocated before.
-  std::function<void(Window&)> reduce{};
+  /// With several ranks: says which of them had gradients that were not finite, and in which
+  /// bucket. The host then waits for the device.
+  bool find_not_finite = false;
+  /// With several ranks: after every so many updates they compare the bits of their weights (an
+  /// error on all that names who differs from the majority). 0: never.
+  int compare_every = 0;
 };
 
 /// What run() did. All but read() is known without waiting for the device.
@@ -37,6 +37,11 @@ struct BatchReport {
   int redone = 0;         // exact numerics: times the window was added again, exponents rose
   std::int64_t peak = 0;  // highest live bytes on the parameters' device, failed attempts included
   CategoryBytes at_peak{};  // what each category held then
+  struct NotFinite {
+    int rank = 0;
+    std::string where;  // a bucket's name; in exact mode a parameter's
+  };
+  std::vector<NotFinite> not_finite;  // of StepOptions::find_not_finite; the same on all ranks
   /// Of the host's time, failed attempts included. On CUDA the host only enqueues.
   double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;
 
@@ -80,11 +85,17 @@ concept Sliceable = requires(const B batch) {
 /// for the device; a step that does not fail never does (exact numerics: once).
 ///
 /// An exception that leaves run() before the update leaves parameters and optimizer as they were
-/// and the window empty; run() may be called again. With several ranks all leave together: those
-/// that did not fail throw too. All ranks use the smallest size that any of them needs, from the
-/// next step on. Where the ranks divide the set (Sharding) a rank may have no samples; with
-/// ReducePolicy::kReduceEach all ranks repeat the window when memory runs out on one of them.
-/// Without sharding, exact numerics over several ranks and ranks without samples are errors.
+/// and the window empty; run() may be called again.
+///
+/// With several ranks (those of the set's Sharding) the logical batch is what they have together:
+/// run() gets this rank's samples, which may be none, and the step is that of one rank with all of
+/// them; the loss that read() tells is that of all. Gradients are summed over the ranks once per
+/// window, beside the last backward (BucketSums), with ReducePolicy::kReduceEach in each
+/// micro-batch. All ranks leave run() together: those that did not fail throw too. When memory runs
+/// out after gradients have left for other ranks, all repeat the window. All use the smallest
+/// micro-batch that any of them needs, from the next step on. What fails after all have agreed to
+/// update is an error on all ranks as well; their weights may then differ, and later calls of run()
+/// are refused.
 class LogicalStep {
  public:
   /// Begins a window of its own on the set: one LogicalStep (or Window) at a time.
@@ -120,17 +131,21 @@ class LogicalStep {
   bool close(Run& run);
   bool close_with_ranks(Run& run);
   std::int64_t agree(const std::exception_ptr& error, Run* run);
+  void update(Run& run);
+  void find_not_finite(Run& run);
   void choose_next(const Run& run);
   void reclaim();
   [[noreturn]] void give_up(const Run& run, const OutOfMemory& error) const;
 
   Optimizer& optimizer_;
   ParameterSet& parameters_;
+  Communicator* ranks_;  // null: one
   StepOptions options_;
   std::optional<Window> window_;
   std::int64_t wanted_, size_;  // samples; at most kWhole
   std::int64_t proven_ = 0;     // the size of the last step
   int good_ = 0, patience_;
   std::int64_t updates_ = 0;
+  bool torn_ = false;  // an update failed on some rank
 };
 }  // namespace accrue::optim

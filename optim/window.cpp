@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 #include <accrue/kernels/accumulate/accumulate.h>
+#include <accrue/optim/bucket_sums.h>
 #include <accrue/optim/exact_sums.h>
 #include <accrue/optim/rank_sums.h>
 #include <accrue/optim/shard_sums.h>
@@ -16,7 +17,10 @@ Window::Window(ParameterSet& parameters, Numerics numerics)
       totals_(Tensor::zeros({2}, DType::kF64, parameters.device(),
                             {"window totals", Category::kOptimizer})) {
   ACCRUE_CHECK(parameters.allocated(), "Window: allocate() the parameters first");
-  if (numerics == Numerics::kExact) exact_ = std::make_unique<ExactSums>(parameters);
+  if (parameters.ranks() && !parameters.transient_grads())
+    buckets_ = std::make_unique<BucketSums>(parameters);
+  if (numerics == Numerics::kExact)
+    exact_ = std::make_unique<ExactSums>(parameters, buckets_.get());
   if (parameters.transient_grads()) {
     auto add = [this](std::span<const ShardSums::Piece> pieces) {
       if (exact_) return exact_->add_gradients(pieces);
@@ -31,7 +35,7 @@ Window::Window(ParameterSet& parameters, Numerics numerics)
 }
 Window::~Window() = default;
 
-void Window::add(Tape& tape, const Loss& loss) {
+void Window::add(Tape& tape, const Loss& loss, bool last) {
   ACCRUE_CHECK_SHAPE(loss.sum.defined() && loss.weight.defined() && loss.sum.numel() == 1 &&
                          loss.weight.numel() == 1,
                      "Window: a loss is two numbers, sum and weight; got ", loss.sum.shape(),
@@ -44,6 +48,7 @@ void Window::add(Tape& tape, const Loss& loss) {
                  t->device(), ", the parameters on ", parameters_.device(), "; move one of them");
   }
   ACCRUE_CHECK(!settled_, "Window: the sums are settled; step() or reset() before the next add");
+  ACCRUE_CHECK(!sent(), "Window: gradients have left for other ranks; reset() before the next add");
   if (exact_ && each_) {
     exact_->begin_grain();
     each_->add(tape, loss.sum);
@@ -55,6 +60,8 @@ void Window::add(Tape& tape, const Loss& loss) {
   } else {
     if (each_)
       each_->add(tape, loss.sum);
+    else if (buckets_ && last)
+      buckets_->last_backward(tape, loss.sum);
     else
       tape.backward(loss.sum);
     const float beta = empty() ? 0.0f : 1.0f;
@@ -67,7 +74,7 @@ void Window::add(Tape& tape, const Loss& loss) {
 }
 
 void Window::add_nothing() {
-  ACCRUE_CHECK(parameters_.sharded(), "Window: add_nothing() is for ranks that divide the set");
+  ACCRUE_CHECK(parameters_.ranks(), "Window: add_nothing() is for one of several ranks");
   ACCRUE_CHECK(!settled_, "Window: the sums are settled; step() or reset() before the next add");
   if (exact_)
     exact_->add_nothing();
@@ -79,12 +86,23 @@ void Window::add_nothing() {
 
 std::int64_t Window::reductions() const { return each_ ? each_->rounds() : 0; }
 
+void Window::send() {
+  if (!buckets_ || exact_) return;
+  if (empty()) totals_.fill_zero();
+  buckets_->send_rest(totals_);
+}
+bool Window::sent() const { return buckets_ && buckets_->sent(); }
+
 bool Window::settle() {
   if (settled_ || empty()) return true;
   if (exact_) {
     settled_ = exact_->settle(totals_);
-  } else if (parameters_.sharded()) {
-    reduce();
+  } else if (buckets_) {
+    send();
+    buckets_->finish();
+    settled_ = true;
+  } else if (each_) {
+    reduce_each();
     settled_ = true;
   } else {
     return true;
@@ -93,24 +111,34 @@ bool Window::settle() {
   return settled_;
 }
 
-void Window::reduce() {
-  Communicator& ranks = *parameters_.sharding().ranks;
-  std::vector<char> touched;
-  for (const Parameter& p : parameters_.all())
-    touched.push_back(each_ ? each_->used()[touched.size()] : char{p.slot.touched});
+void Window::reduce_each() {
+  Communicator& ranks = *parameters_.ranks();
+  std::vector<char> touched = each_->used();
   set_on_any_rank(ranks, touched);
-  for (Parameter& p : parameters_.all()) {
-    const bool mine =
-        std::exchange(p.slot.touched, touched[static_cast<std::size_t>(p.slot.index)]);
-    if (p.slot.touched && !mine && !each_)
-      parameters_.grads().window(p.offset, {p.size}).fill_zero();
-  }
-  if (!each_) reduce_to_shards(ranks, parameters_.layout(), parameters_.grads(), "gradients");
+  for (Parameter& p : parameters_.all())
+    p.slot.touched = touched[static_cast<std::size_t>(p.slot.index)] != 0;
   ranks.all_reduce(totals_, ReduceOp::kSum, "loss and weight")->wait_on(totals_.stream());
+}
+
+void Window::watch_finite() {
+  if (buckets_ && !exact_) buckets_->watch_finite();
+}
+std::vector<std::string> Window::not_finite() const {
+  std::vector<std::string> names;
+  if (!buckets_) return names;
+  if (exact_) {
+    for (const Parameter& p : parameters_.all())
+      if (exact_->not_finite()[static_cast<std::size_t>(p.slot.index)]) names.push_back(p.name);
+    return names;
+  }
+  for (const int b : buckets_->not_finite())
+    names.push_back(buckets_->buckets()[static_cast<std::size_t>(b)].name);
+  return names;
 }
 
 void Window::reset() {
   parameters_.clear_touched();
+  if (buckets_) buckets_->begin();
   if (each_) each_->begin();
   if (exact_) exact_->begin();
   micro_batches_ = 0;

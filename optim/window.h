@@ -1,11 +1,14 @@
 #pragma once
 // The accumulation window: the run of micro-batches between two optimizer steps.
 #include <memory>
+#include <string>
+#include <vector>
 #include <accrue/core/loss.h>
 #include <accrue/core/parameter.h>
 #include <accrue/core/tape.h>
 
 namespace accrue::optim {
+class BucketSums;
 class ExactSums;
 class ShardSums;
 
@@ -50,22 +53,30 @@ class Window {
   /// Runs backward from the loss sum and adds its sum and weight. Throws before anything is changed
   /// when the loss is not on the tape, not of floating dtype or on another device. When backward
   /// itself throws (out of memory), the window holds part of the micro-batch's gradient: reset() it
-  /// and begin again. In exact mode it holds nothing of it: add the grain again.
-  void add(Tape& tape, const Loss& loss);
+  /// and begin again. In exact mode it holds nothing of it: add the grain again. `last`: it is this
+  /// rank's last one of the window, so that gradients may leave for the other ranks while backward
+  /// goes on. Forgetting it costs time alone.
+  void add(Tape& tape, const Loss& loss, bool last = false);
 
-  /// A micro-batch of other ranks, in which this one has no part: for ranks that divide the set
+  /// A micro-batch of other ranks, in which this one has no part: for sets of several ranks
   /// (Sharding), when they have different numbers of samples. With ReducePolicy::kReduceEach add()
   /// and add_nothing() are collectives, and every rank must call as many of them.
   void add_nothing();
 
-  /// Ends the sums. kDefault: true, and nothing to do. Where ranks divide the set: a collective
-  /// with one outcome on all ranks, after which the gradients of this rank's part, the touched
-  /// flags and totals() are sums over all ranks; nothing can be added until reset(). kExact: waits
-  /// for the device. False: some gradient did not fit the exponents (ExactSums says when). They
-  /// have been adapted and the window is reset: add the same grains again. True: the gradient
-  /// block, the touched flags and totals() hold the sums, as in default mode. A gradient that is
-  /// not finite becomes NaN there, so that the step is skipped. Settled already, or nothing added:
-  /// true.
+  /// With several ranks: sends what gradients have not left yet. A rank whose backward failed owes
+  /// the others this much. settle() does it otherwise.
+  void send();
+  /// Some have left since reset().
+  bool sent() const;
+
+  /// Ends the sums. kDefault: true, and nothing to do. With several ranks: a collective with one
+  /// outcome on all, after which the gradients (of this rank's part, where ranks divide the set),
+  /// the touched flags and totals() are sums over all ranks; nothing can be added until reset().
+  /// kExact: waits for the device. False: some gradient did not fit the exponents (ExactSums says
+  /// when). They have been adapted and the window is reset: add the same grains again. True: the
+  /// gradient block, the touched flags and totals() hold the sums, as in default mode. A gradient
+  /// that is not finite becomes NaN there, so that the step is skipped. Settled already, or nothing
+  /// added: true.
   bool settle();
 
   /// Forgets everything accumulated. optimizer.step() does so at its end, also when it skips the
@@ -75,6 +86,12 @@ class Window {
   /// With ReducePolicy::kReduceEach: calls of add() and add_nothing() since reset() that were
   /// collectives, whether they threw or not. A rank whose share failed owes the others the rest.
   std::int64_t reductions() const;
+
+  /// Where gradients of this rank were not finite before they were summed over the ranks: names of
+  /// parameters in exact mode, else of buckets, after watch_finite(). Empty with one rank and with
+  /// ReducePolicy::kReduceEach. After settle(); waits for the device.
+  std::vector<std::string> not_finite() const;
+  void watch_finite();
 
   int micro_batches() const { return micro_batches_; }
   bool empty() const { return micro_batches_ == 0; }
@@ -95,11 +112,13 @@ class Window {
 
  private:
   double total(int which) const;
-  void reduce();
+  void reduce_each();
   ParameterSet& parameters_;
   Tensor totals_;
+  // Between the ranks: at the end of the window, or in each micro-batch.
+  std::unique_ptr<BucketSums> buckets_;
+  std::unique_ptr<ShardSums> each_;
   std::unique_ptr<ExactSums> exact_;
-  std::unique_ptr<ShardSums> each_;  // of ReducePolicy::kReduceEach
   int micro_batches_ = 0;
   bool settled_ = false;
 };

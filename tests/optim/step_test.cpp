@@ -5,7 +5,6 @@
 #include <accrue/kernels/sum/sum.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
-#include "tests/support/peers.h"
 #include "tests/support/small_model.h"
 
 using namespace accrue;
@@ -177,12 +176,6 @@ TEST_CASE("LogicalStep says what is wrong", "[optim][step][error]") {
   CHECK(error_of([&] { make({.grain = 0}); }) == "LogicalStep: grain must be at least 1, got 0");
   CHECK(error_of([&] { make({.grow_after = -2}); }) ==
         "LogicalStep: grow_after must be at least 0, got -2");
-  ThreadGroup two(2);
-  ThreadPeers peers(two, 0);
-  CHECK(error_of([&] { make({.peers = &peers}); }) ==
-        "LogicalStep: 2 ranks need a function `reduce` that adds their sums up");
-  CHECK(error_of([&] { make({.reduce = [](optim::Window&) {}}); }) ==
-        "LogicalStep: `reduce` without `peers`");
   optim::LogicalStep step(*m.sgd, m.set);
   CHECK(error_of([&] { step.run(0, m.of({})); }) ==
         "LogicalStep: a logical batch needs at least one sample, got 0");

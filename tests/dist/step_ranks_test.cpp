@@ -1,9 +1,9 @@
-// Ranks stay together when memory runs out on one of them. They are threads, on the cpu: one
-// allocator serves them all, so their losses play the failures.
+// Ranks stay together when memory runs out on one of them. They are threads: one allocator serves
+// them all, so their losses play the failures.
 #include <string>
+#include <accrue/dist/threads.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
-#include "tests/support/peers.h"
 #include "tests/support/small_model.h"
 
 using namespace accrue;
@@ -13,22 +13,18 @@ namespace {
 using Sizes = std::vector<std::int64_t>;
 
 struct Rank {
+  Communicator& world;
   SmallModel m;
-  ThreadPeers peers;
   optim::LogicalStep step;
 
-  Rank(ThreadGroup& group, int rank, std::int64_t micro)
-      : peers(group, rank),
-        step(*m.adam, m.set,
-             {.micro = micro, .grow_after = 3, .peers = &peers, .reduce = [this](optim::Window& w) {
-                const auto floats = static_cast<std::size_t>(m.set.padded());
-                peers.sum(std::span(m.set.grads().data<float>(), floats));
-                peers.sum(std::span(w.totals().data<double>(), 2));
-              }}) {}
+  Rank(Communicator& c, std::int64_t micro)
+      : world(c),
+        m(DType::kF32, {.ranks = &c, .window = 100, .first_window = 10}),
+        step(*m.adam, m.set, {.micro = micro, .grow_after = 3}) {}
   // Samples [12 rank, 12 rank + 12) of the batch; `room` samples fit.
   optim::BatchReport run(const RaggedBatch& batch, std::int64_t room) {
     const optim::MicroLoss all = m.of(batch);
-    const std::int64_t begin = 12 * peers.rank();
+    const std::int64_t begin = 12 * world.rank();
     return step.run(12, [&, begin](std::int64_t first, std::int64_t count) {
       if (count > room) throw OutOfMemory("no room", 0, 0, 0, {});
       return all(begin + first, count);
@@ -38,29 +34,25 @@ struct Rank {
 }  // namespace
 
 TEST_CASE("B59, B60: memory runs out on one rank; all choose the same size within one step",
-          "[optim][step][ranks]") {
-  const DeviceScope on(Device::cpu());
+          "[dist][ranks]") {
   const RaggedBatch batch(24);
   SmallModel alone;
   optim::LogicalStep whole(*alone.adam, alone.set);
   for (int i = 0; i < 9; ++i) whole.run(24, alone.of(batch));
 
-  ThreadGroup group(2);
   std::vector<std::vector<Sizes>> sizes(2);
   std::vector<Sizes> next(2);
   std::vector<std::vector<float>> weights(2);
-  const auto thrown = run_ranks(2, [&](int r) {
+  dist::ThreadWorld(2).run([&](Communicator& world) {
+    const int r = world.rank();
     const auto at = static_cast<std::size_t>(r);
-    Rank rank(group, r, 8);
+    Rank rank(world, 8);
     for (int i = 0; i < 9; ++i) {
       sizes[at].push_back(rank.run(batch, r == 1 && i == 1 ? 3 : 8).micro_batches);
       next[at].push_back(rank.step.micro());
     }
     weights[at] = rank.m.weights();
   });
-  for (const auto& t : thrown) {
-    if (t) std::rethrow_exception(t);
-  }
   CHECK(next[0] == next[1]);
   CHECK(next[0] == Sizes{8, 3, 3, 3, 4, 4, 4, 5, 5});
   CHECK(sizes[0][1] == Sizes{8, 4});  // it had done its share
@@ -71,17 +63,16 @@ TEST_CASE("B59, B60: memory runs out on one rank; all choose the same size withi
 }
 
 TEST_CASE("B60: what one rank cannot recover from is left by all together, and nothing changes",
-          "[optim][step][ranks]") {
-  const DeviceScope on(Device::cpu());
+          "[dist][ranks]") {
   const RaggedBatch batch(24);
   const bool memory = GENERATE(true, false);
-  ThreadGroup group(3);
   std::vector<std::string> said(3);
   std::vector<std::vector<std::vector<std::uint8_t>>> after(3);
   std::vector<std::int64_t> micro(3), unchanged(3);
-  const auto thrown = run_ranks(3, [&](int r) {
+  dist::ThreadWorld(3).run([&](Communicator& world) {
+    const int r = world.rank();
     const auto at = static_cast<std::size_t>(r);
-    Rank rank(group, r, 8);
+    Rank rank(world, 8);
     const auto before = rank.m.bits();
     const RaggedBatch more(36);
     try {
@@ -102,9 +93,6 @@ TEST_CASE("B60: what one rank cannot recover from is left by all together, and n
     rank.run(more, 8);
     after[at] = rank.m.bits();
   });
-  for (const auto& t : thrown) {
-    if (t) std::rethrow_exception(t);
-  }
   for (const std::size_t r : {0, 2})
     CHECK(said[r] == (memory ? "memory: LogicalStep: rank 1 ran out of memory and gave up; all "
                                "ranks leave the step"
@@ -115,33 +103,4 @@ TEST_CASE("B60: what one rank cannot recover from is left by all together, and n
   CHECK(micro == Sizes{8, 8, 8});
   CHECK(after[0] == after[1]);
   CHECK(after[0] == after[2]);
-}
-
-TEST_CASE("ranks: one without samples, and exact numerics, are errors and no hang",
-          "[optim][step][ranks]") {
-  const DeviceScope on(Device::cpu());
-  const RaggedBatch batch(24);
-  ThreadGroup group(2);
-  std::vector<std::string> said(2);
-  const auto thrown = run_ranks(2, [&](int r) {
-    Rank rank(group, r, 8);
-    try {
-      rank.step.run(r == 1 ? 0 : 4, rank.m.of(batch));
-    } catch (const Error& e) {
-      said[static_cast<std::size_t>(r)] = e.what();
-    }
-  });
-  for (const auto& t : thrown) {
-    if (t) std::rethrow_exception(t);
-  }
-  CHECK(said[0] == "LogicalStep: rank 1 failed; all ranks leave the step");
-  CHECK(said[1] == "LogicalStep: a logical batch needs at least one sample on every rank, got 0");
-  SmallModel m;
-  ThreadPeers peers(group, 0);
-  CHECK(error_of([&] {
-          optim::LogicalStep(*m.adam, m.set,
-                             {.numerics = optim::Numerics::kExact,
-                              .peers = &peers,
-                              .reduce = [](optim::Window&) {}});
-        }) == "LogicalStep: exact numerics over several ranks are not there yet");
 }
