@@ -39,6 +39,10 @@ void ParameterSet::allocate(Device device, DType dtype, MasterWeights place,
       sharding.policy == ReducePolicy::kKeepFull || sharding.stage == ShardStage::kGradients,
       "ParameterSet: gradients are reduced in each micro-batch only where they are "
       "sharded (ShardStage::kGradients)");
+  if (sharding.stage == ShardStage::kParameters)
+    accrue::detail::fail(ErrorCode::kUnsupported,
+                         "ParameterSet: ranks that divide the parameters themselves are not there "
+                         "yet; ShardStage::kGradients divides all but those");
   sharding_ = sharding;
   const bool divided = sharding.stage != ShardStage::kNone && sharding.ranks->size() > 1;
   layout_ =

@@ -9,8 +9,8 @@ namespace accrue {
 class Communicator;
 
 /// What exists once over all ranks instead of once on each: nothing; moments and master weights;
-/// gradients too.
-enum class ShardStage : std::uint8_t { kNone, kOptimizer, kGradients };
+/// gradients too; parameters too, which cannot be done yet and is refused.
+enum class ShardStage : std::uint8_t { kNone, kOptimizer, kGradients, kParameters };
 
 /// When the gradients of the ranks become one. kKeepFull: after the last micro-batch; each rank
 /// holds all of its gradients until then. kReduceEach: in every micro-batch, as backward goes; a

@@ -8,6 +8,7 @@
 #include <accrue/nn/gpt.h>
 #include <accrue/optim/optim.h>
 #include <accrue/optim/plan_meter.h>
+#include "tests/support/lone_rank.h"
 #include "tests/support/tiny_gpt.h"
 
 namespace accrue::test {
@@ -20,6 +21,7 @@ struct Program {
   std::int64_t batch = 5;
   bool adam = true;
   double clip = 1;
+  int ranks = 1, rank = 0;
 
   std::int64_t tokens() const { return config.context; }
   std::vector<std::string> blocks() const {
@@ -33,7 +35,9 @@ struct Program {
     ParameterSet set;
     nn::Gpt gpt(set, config);
     gpt.activations = k.activations;
-    set.allocate(device, dtype);
+    LoneRank world(rank, ranks);
+    set.allocate(device, dtype, MasterWeights::kDevice,
+                 {.ranks = &world, .stage = k.stage, .policy = k.policy, .window = 1});
     nn::initialize(set, 3);
     std::unique_ptr<optim::Optimizer> optimizer;
     if (adam)
@@ -71,6 +75,11 @@ struct Program {
     r.budget = budget;
     r.blocks = blocks();
     r.rates = {1e9, 1e9, 1e-7};
+    r.ranks = ranks;
+    ParameterSet set;
+    const nn::Gpt gpt(set, config);
+    r.gradient_bytes = set.padded() * 4;
+    r.value_bytes = set.padded() * size_of(dtype);
     return r;
   }
   optim::detail::MetaRun meta(const Knobs& k) const {

@@ -1,6 +1,7 @@
 #pragma once
 // A training step over ranks that are threads, and the same of one rank.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -27,7 +28,17 @@ inline constexpr std::int64_t kSamples = 7;
 
 // A transformer, a parameter that only sample 5 uses, and one that nobody uses. 22,000 numbers: six
 // chunks.
+struct HookNode {
+  static constexpr std::string_view kName = "hook";
+  std::function<void()> f;
+  void backward(BackwardContext& c) const {
+    f();
+    kernels::cast_backward(c.stream(), {.dy = c.grad(), .dx = c.sink(0)});
+  }
+};
+
 struct Net {
+  std::function<void()> at_the_end;  // of the backward of sample 5
   Parameter* sometimes;
   nn::Gpt gpt;
   Parameter* never;
@@ -39,12 +50,19 @@ struct Net {
   Loss loss(const RaggedBatch& batch, std::int64_t first, std::int64_t count, std::uint64_t step,
             float spoil = 1) const {
     const auto micro = batch.micro(first, count, step, kContext);
-    Loss out = gpt.loss(micro.tokens, micro.targets, micro.random);
+    Tensor more;
     if (first <= 5 && 5 < first + count) {
       const Tensor factor = Tensor::from(std::vector<float>(4100, spoil), {4100});
-      const Tensor wide = cast(sometimes->value, DType::kF32);
-      out.sum = add(out.sum, sum(mul(mul(wide, wide), factor)));
+      Tensor wide = cast(sometimes->value, DType::kF32);
+      if (at_the_end) {
+        const Tensor before = wide;
+        wide = before.detach();
+        Tape::current()->record(HookNode{at_the_end}, {&before}, wide);
+      }
+      more = sum(mul(mul(wide, wide), factor));
     }
+    Loss out = gpt.loss(micro.tokens, micro.targets, micro.random);
+    if (more.defined()) out.sum = add(out.sum, more);
     return out;
   }
 };
@@ -59,6 +77,7 @@ struct Case {
   std::int64_t window = 1;
   std::int64_t micro = 2;
   int steps = 3, spoiled = -1;
+  bool recompute = false;
 };
 
 // Everything that a step leaves, put together from what the ranks have.
@@ -75,6 +94,7 @@ class Training {
     set_.allocate(default_device(), c.dtype, c.master,
                   {.ranks = ranks, .stage = c.stage, .policy = c.policy, .window = c.window});
     nn::initialize(set_, 5);
+    if (c.recompute) net_.gpt.activations.blocks = {Recompute::kBlock, Recompute::kMlp};
     if (c.adam)
       optimizer_ = std::make_unique<optim::AdamW>(set_, optim::constant(1e-2),
                                                   optim::AdamWOptions{.eps = 1e-5});

@@ -49,7 +49,7 @@ struct Repeatable {
   std::unique_ptr<optim::AdamW> adam;
 
   explicit Repeatable(DType dtype = DType::kF32, const Sharding& sharding = {}) {
-    set.allocate(default_device(), dtype, true, sharding);
+    set.allocate(default_device(), dtype, MasterWeights::kDevice, sharding);
     nn::initialize(set, 5);
     adam = std::make_unique<optim::AdamW>(set, optim::constant(1e-3),
                                           optim::AdamWOptions{.eps = 1e-5});

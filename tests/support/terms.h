@@ -65,7 +65,7 @@ struct TermsModel {
   explicit TermsModel(const Terms& t, const Sharding& sharding = {}) : terms(t) {
     for (std::size_t i = 0; i < t.sizes.size(); ++i)
       parameters.push_back(set.add("p" + std::to_string(i), {t.sizes[i]}, true, {}));
-    set.allocate(default_device(), DType::kF32, true, sharding);
+    set.allocate(default_device(), DType::kF32, MasterWeights::kDevice, sharding);
     // Numbers that show where somebody reads what he should not.
     set.grads().copy_from(Tensor::from(
         std::vector<float>(static_cast<std::size_t>(set.padded()), 1e30f), {set.padded()}));

@@ -1,0 +1,106 @@
+// Plans of one rank of several: what the ranks divide is chosen too.
+#include <set>
+#include "tests/optim/plan_program.h"
+#include "tests/support/catch.h"
+#include "tests/support/check_op.h"
+
+using namespace accrue;
+using namespace accrue::test;
+
+namespace {
+struct Division {
+  ShardStage stage;
+  ReducePolicy policy;
+};
+const std::vector<Division> kDivisions{{ShardStage::kNone, ReducePolicy::kKeepFull},
+                                       {ShardStage::kOptimizer, ReducePolicy::kKeepFull},
+                                       {ShardStage::kGradients, ReducePolicy::kKeepFull},
+                                       {ShardStage::kGradients, ReducePolicy::kReduceEach}};
+
+Program program() {
+  Program p = small_program();
+  p.dtype = DType::kBF16;
+  p.ranks = 2;
+  p.config.channels = 32;  // more than one chunk for every rank
+  return p;
+}
+}  // namespace
+
+TEST_CASE("plan: the peak of every rank and division is the measured one, to the byte",
+          "[optim][plan][sharding][memory]") {
+  Program p = program();
+  for (p.rank = 0; p.rank < p.ranks; ++p.rank)
+    for (const Division& d : kDivisions) {
+      INFO("rank " << p.rank << ", stage " << static_cast<int>(d.stage));
+      const Knobs k{2, {.blocks = {Recompute::kBlock}}, d.stage, d.policy};
+      CHECK(p.measured_peak(k) == p.meta(k).peak);
+    }
+}
+
+TEST_CASE("plan: with less memory ranks divide more, and what was chosen fits",
+          "[optim][plan][sharding]") {
+  Program p = program();
+  // As much memory as the activations leave to the state.
+  std::vector<std::int64_t> least;
+  for (const Division& d : kDivisions) {
+    PlanRequest r = p.request(1);
+    r.stage = d.stage;
+    r.policy = d.policy;
+    try {
+      (void)plan(r, p.on_meta());
+      FAIL("one byte is enough");
+    } catch (const OutOfMemory& e) {
+      least.push_back(e.requested());
+    }
+  }
+  CHECK(least[1] < least[0]);
+  CHECK(least[2] == least[1]);
+  CHECK(least[3] < least[2]);
+
+  const Plan loose = plan(p.request(), p.on_meta());
+  CHECK(loose.chosen.knobs.policy == ReducePolicy::kKeepFull);  // it sends less
+  std::set<std::pair<ShardStage, ReducePolicy>> seen;
+  for (const auto& c : loose.candidates) seen.emplace(c.knobs.stage, c.knobs.policy);
+  CHECK(seen.size() == kDivisions.size());
+
+  const Plan tight = plan(p.request(least[3]), p.on_meta());
+  CHECK(tight.chosen.knobs.policy == ReducePolicy::kReduceEach);
+  CHECK(tight.chosen.peak <= least[3]);
+  CHECK(p.measured_peak(tight.chosen.knobs) == tight.chosen.peak);
+  CHECK(to_string(tight).find("one of 2 ranks") != std::string::npos);
+  CHECK(to_string(tight).find("gradients, in each micro-batch") != std::string::npos);
+
+  try {
+    (void)plan(p.request(least[3] - 1), p.on_meta());
+    FAIL("a plan within less than the least");
+  } catch (const OutOfMemory& e) {
+    CHECK(e.requested() == least[3]);
+  }
+}
+
+TEST_CASE("plan: seconds of communication", "[optim][plan][sharding]") {
+  PlanRequest r;
+  r.ranks = 4;
+  r.batch = 6;
+  r.gradient_bytes = 4'000;
+  r.value_bytes = 2'000;
+  r.rates.link = 1'000;
+  const auto seconds = [&](const Division& d, std::int64_t micro) {
+    return optim::communication_seconds(r, {micro, {}, d.stage, d.policy});
+  };
+  CHECK(seconds(kDivisions[0], 2) == Approx(0.75 * 8));  // an all-reduce sends everything twice
+  CHECK(seconds(kDivisions[1], 2) == Approx(0.75 * (4 + 2)));
+  CHECK(seconds(kDivisions[2], 2) == Approx(0.75 * (4 + 2)));
+  CHECK(seconds(kDivisions[3], 6) == Approx(0.75 * (4 + 2)));
+  CHECK(seconds(kDivisions[3], 2) == Approx(0.75 * (3 * 4 + 2)));
+  r.ranks = 1;
+  CHECK(seconds(kDivisions[0], 2) == 0);
+
+  Program p = program();
+  PlanRequest wrong = p.request();
+  wrong.stage = ShardStage::kOptimizer;
+  wrong.policy = ReducePolicy::kReduceEach;
+  CHECK(error_of([&] {
+          (void)plan(wrong, p.on_meta());
+        }).find("cannot reduce gradients in each micro-batch") != std::string::npos);
+}
