@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <cstring>
+#include <thread>
+#include <accrue/core/random.h>
 #include <accrue/dist/combine.h>
 #include <accrue/dist/thread_group.h>
 
@@ -33,11 +34,26 @@ void give(const Tensor& t, std::int64_t at, const std::byte* values, std::int64_
 ThreadGroup::ThreadGroup(int size, const ThreadOptions& options)
     : size_(size),
       options_(options),
+      drawn_(static_cast<std::size_t>(size)),
       called_(static_cast<std::size_t>(size)),
       left_(static_cast<std::size_t>(size)) {}
 
+bool ThreadGroup::chance(int rank) {
+  if (options_.disorder == 0) return false;
+  const auto seed = options_.disorder;
+  return philox4x32(
+             {++drawn_[static_cast<std::size_t>(rank)], static_cast<std::uint32_t>(rank), 0, 0},
+             {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)})[0] %
+             2 ==
+         1;
+}
+void ThreadGroup::come_late(int rank) {
+  if (chance(rank) && chance(rank)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+}
+
 ThreadGroup::MeetingPtr ThreadGroup::call(int rank, Part part) {
   const auto at = static_cast<std::size_t>(rank);
+  come_late(rank);
   if (part.in.defined() && part.in.device().is_cuda()) {
     part.ready.emplace(part.in.device());
     part.ready->record(part.in.stream());
@@ -66,7 +82,10 @@ ThreadGroup::MeetingPtr ThreadGroup::call(int rank, Part part) {
     check_broken();
   }
   ready_.push_back(meeting);
-  work(lock);
+  if (chance(rank))
+    changed_.notify_all();  // those who wait do it
+  else
+    work(lock);
   return meeting;
 }
 
@@ -92,13 +111,15 @@ void ThreadGroup::work(std::unique_lock<std::mutex>& lock) {
   working_ = false;
 }
 
-bool ThreadGroup::done(const Meeting& meeting) {
-  const std::unique_lock lock(mutex_);
+bool ThreadGroup::done(int rank, const Meeting& meeting) {
+  std::unique_lock lock(mutex_);
+  if (!chance(rank)) work(lock);
   if (!meeting.done) check_broken();
   return meeting.done;
 }
 
-void ThreadGroup::wait(int, const Meeting& meeting) {
+void ThreadGroup::wait(int rank, const Meeting& meeting) {
+  come_late(rank);
   std::unique_lock lock(mutex_);
   const auto all_came = [&] { return meeting.present == size_; };
   if (!changed_.wait_for(lock, options_.deadline, [&] { return all_came() || broken_; }))
@@ -106,6 +127,7 @@ void ThreadGroup::wait(int, const Meeting& meeting) {
          detail::concat("a rank did not come to a collective within ", options_.deadline.count(),
                         " ms:", who_called(meeting)));
   // Whoever works at it writes to what this rank brought.
+  if (all_came()) work(lock);
   if (all_came()) changed_.wait(lock, [&] { return meeting.done || meeting.failed; });
   if (!meeting.done) check_broken();
 }

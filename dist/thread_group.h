@@ -43,7 +43,7 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
 
   /// The next collective of this rank. Never waits for others; the last to come does the work.
   MeetingPtr call(int rank, Part part);
-  bool done(const Meeting& meeting);
+  bool done(int rank, const Meeting& meeting);
   void wait(int rank, const Meeting& meeting);
   /// This rank calls no more: an error for those that need it. Its children too.
   void leave(int rank, const std::string& why);
@@ -54,6 +54,8 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   void fail(ExitCode code, const std::string& text);
   std::string who_called(const Meeting& meeting) const;
   void work(std::unique_lock<std::mutex>& lock);
+  bool chance(int rank);
+  void come_late(int rank);
   void execute(Meeting& meeting);
   void seat(Meeting& meeting);
   Stream stream_of(Device device);
@@ -65,6 +67,7 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   std::map<std::int64_t, MeetingPtr> open_;       // by number: somebody is still to come
   std::deque<MeetingPtr> ready_;                  // all are there
   bool working_ = false;                          // somebody executes
+  std::vector<std::uint32_t> drawn_;              // by rank: random numbers so far
   std::vector<std::int64_t> called_;              // by rank
   std::vector<std::optional<std::string>> left_;  // by rank: why
   std::optional<std::string> broken_;

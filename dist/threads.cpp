@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <accrue/core/parallel.h>
 #include <accrue/dist/checks.h>
 #include <accrue/dist/thread_group.h>
 #include <accrue/dist/threads.h>
@@ -11,7 +13,7 @@ class ThreadWork final : public CollectiveWork {
  public:
   ThreadWork(std::shared_ptr<ThreadGroup> group, int rank, ThreadGroup::MeetingPtr meeting)
       : group_(std::move(group)), rank_(rank), meeting_(std::move(meeting)) {}
-  bool done() override { return group_->done(*meeting_); }
+  bool done() override { return group_->done(rank_, *meeting_); }
   void wait() override { group_->wait(rank_, *meeting_); }
   void wait_on(Stream) override { wait(); }
 
@@ -92,6 +94,20 @@ bool follows(const std::exception_ptr& error) {
     return false;
   }
 }
+/// The ranks' threads share the processor.
+class ShareThreads {
+ public:
+  explicit ShareThreads(int ranks) : before_(num_threads()) {
+    set_num_threads(std::max(before_ / ranks, 1));
+  }
+  ~ShareThreads() { set_num_threads(before_); }
+  ShareThreads(const ShareThreads&) = delete;
+  ShareThreads& operator=(const ShareThreads&) = delete;
+
+ private:
+  int before_;
+};
+
 std::string text_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -114,22 +130,24 @@ std::vector<std::exception_ptr> ThreadWorld::run(const std::function<void(Commun
   std::vector<std::thread> threads;
   std::mutex mutex;
   const Device device = default_device();
-  for (int rank = 0; rank < size_; ++rank)
-    threads.emplace_back([&, rank] {
-      const DeviceScope on(device);
-      ThreadCommunicator communicator(group, rank);
-      try {
-        body(communicator);
-      } catch (...) {
-        const std::exception_ptr error = std::current_exception();
-        const std::unique_lock lock(mutex);
-        thrown[static_cast<std::size_t>(rank)] = error;
-        if (!first || (follows(first) && !follows(error))) first = error;
-        group->leave(rank, text_of(error));
-        return;
-      }
-      group->leave(rank, "ended");
-    });
+  const ShareThreads share(size_);
+  const auto live = [&](int rank) {
+    const DeviceScope on(device);
+    ThreadCommunicator communicator(group, rank);
+    try {
+      body(communicator);
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
+      const std::unique_lock lock(mutex);
+      thrown[static_cast<std::size_t>(rank)] = error;
+      if (!first || (follows(first) && !follows(error))) first = error;
+      group->leave(rank, text_of(error));
+      return;
+    }
+    group->leave(rank, "ended");
+  };
+  for (int rank = 1; rank < size_; ++rank) threads.emplace_back(live, rank);
+  live(0);
   for (std::thread& t : threads) t.join();
   return thrown;
 }

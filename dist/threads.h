@@ -13,9 +13,13 @@ namespace accrue::dist {
 struct ThreadOptions {
   /// A rank that waits longer for another one fails, and with it all ranks.
   std::chrono::milliseconds deadline{10'000};
+  /// Not 0: ranks come late, and collectives are done late, some only when somebody waits for them:
+  /// a different disorder for each number. What a rank may not touch before a collective has ended
+  /// then shows.
+  std::uint64_t disorder = 0;
 };
 
-/// `size` threads, each with a Communicator:
+/// `size` threads, the caller's among them, each with a Communicator:
 ///
 ///   dist::ThreadWorld(4).run([](Communicator& c) {
 ///     const Tensor t = Tensor::scalar(c.rank(), DType::kF32);
@@ -39,7 +43,8 @@ class ThreadWorld {
   int size() const { return size_; }
 
   /// Runs `body` once per rank, on the caller's default device, and waits for all. Throws what the
-  /// first rank to fail threw. May be called again: every run has communicators of its own, which
+  /// first rank to fail threw. Meanwhile num_threads() is what each rank's share of it is. May be
+  /// called again: every run has communicators of its own, which
   /// body must not keep.
   void run(const std::function<void(Communicator&)>& body) const;
   /// The same; what each rank threw, or null.
