@@ -4,7 +4,8 @@
 #   cmake/setup.sh [more packages]
 # ACCRUE_SETUP=skip leaves the system alone (for machines where the tools come from elsewhere).
 
-accrue_packages=(g++ cmake ninja-build ccache libdnnl-dev catch2 nlohmann-json3-dev libcli11-dev)
+accrue_packages=(g++ cmake ninja-build ccache libdnnl-dev catch2 nlohmann-json3-dev libcli11-dev
+  libopenmpi-dev openmpi-bin)
 
 # Prints a command, then runs it.
 run() {

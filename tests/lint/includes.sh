@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Who may include whom. Usage: includes.sh <root of the tree>; prints every offending line and fails.
 #   core <- kernels <- nn    kernels <- optim    core <- dist    core <- data
-# Headers of CUDA only in files whose path names cuda or nccl; command line, JSON and oneDNN never in a public
+# Headers of CUDA only in files whose path names cuda or nccl, those of MPI where it names mpi; command line, JSON and oneDNN never in a public
 # header; within a room only the spelling <accrue/room/file.h>.
 set -uo pipefail
 cd "$1" || exit 2
@@ -44,5 +44,13 @@ if [ ${#files[@]} -gt 0 ]; then
     fault "$line: a CUDA header in a file whose path names neither cuda nor nccl"
   done < <(includes "${files[@]}" |
     grep -E '[<"](cuda|cublas|cudnn|curand|cub/|thrust/|nccl|nvtx|nvToolsExt|cooperative_groups)')
+fi
+# Those of MPI: only where the path names it.
+mapfile -t files < <(find core kernels nn optim dist data tests benchmarks examples \
+  \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | grep -v 'mpi')
+if [ ${#files[@]} -gt 0 ]; then
+  while IFS= read -r line; do
+    fault "$line: an MPI header in a file whose path does not name mpi"
+  done < <(includes "${files[@]}" | grep -E '[<"](mpi\.h|mpi-ext\.h)')
 fi
 [ "$faults" -eq 0 ]
