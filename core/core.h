@@ -19,6 +19,7 @@
 #include <accrue/core/peers.h>
 #include <accrue/core/print.h>
 #include <accrue/core/random.h>
+#include <accrue/core/safetensors.h>
 #include <accrue/core/tape.h>
 #include <accrue/core/tensor.h>
 #include <accrue/core/trace.h>

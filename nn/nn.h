@@ -6,4 +6,3 @@
 #include <accrue/nn/gpt.h>
 #include <accrue/nn/init.h>
 #include <accrue/nn/layers.h>
-#include <accrue/nn/safetensors.h>

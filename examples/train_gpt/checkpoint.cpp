@@ -6,7 +6,7 @@
 #include <accrue/config.h>
 #include <accrue/core/hash.h>
 #include <accrue/nn/init.h>
-#include <accrue/nn/safetensors.h>
+#include <accrue/core/safetensors.h>
 
 namespace train_gpt {
 using namespace accrue;
@@ -64,18 +64,18 @@ std::string save_checkpoint(const std::string& dir, Trainer& trainer, const Chec
   const auto tensors = state_tensors(trainer);
   const std::string path =
       dir + "/" + std::string(kPrefix) + std::to_string(info.window) + std::string(kSuffix);
-  std::vector<nn::SafetensorsEntry> entries;
+  std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) entries.push_back({name, tensor});
-  nn::write_safetensors(path, entries,
-                        {{"format", "accrue train_gpt 1"},
-                         {"accrue_version", ACCRUE_VERSION},
-                         {"window", std::to_string(info.window)},
-                         {"step", std::to_string(info.step)},
-                         {"skipped", std::to_string(info.skipped)},
-                         {"recipe", info.recipe},
-                         {"data_hash", to_hex(info.data_hash)},
-                         {"arguments", nlohmann::json(info.arguments).dump()},
-                         {"content_hash", to_hex(hash_of(tensors))}});
+  write_safetensors(path, entries,
+                    {{"format", "accrue train_gpt 1"},
+                     {"accrue_version", ACCRUE_VERSION},
+                     {"window", std::to_string(info.window)},
+                     {"step", std::to_string(info.step)},
+                     {"skipped", std::to_string(info.skipped)},
+                     {"recipe", info.recipe},
+                     {"data_hash", to_hex(info.data_hash)},
+                     {"arguments", nlohmann::json(info.arguments).dump()},
+                     {"content_hash", to_hex(hash_of(tensors))}});
   auto all = list(dir);
   // Only what this run has written or gone on from: never the file of this window.
   std::erase_if(all, [&](const auto& found) { return found.first > info.window; });
@@ -107,8 +107,7 @@ std::string set_checkpoints_aside(const std::string& dir) {
 }
 
 namespace {
-std::string field(const nn::SafetensorsFile& file, const std::string& path,
-                  const std::string& name) {
+std::string field(const SafetensorsFile& file, const std::string& path, const std::string& name) {
   const auto& metadata = file.metadata();
   const auto at = metadata.find(name);
   if (at == metadata.end())
@@ -116,8 +115,7 @@ std::string field(const nn::SafetensorsFile& file, const std::string& path,
   return at->second;
 }
 template <class T>
-T number(const nn::SafetensorsFile& file, const std::string& path, const std::string& name,
-         int base) {
+T number(const SafetensorsFile& file, const std::string& path, const std::string& name, int base) {
   const std::string text = field(file, path, name);
   T value{};
   const auto r = std::from_chars(text.data(), text.data() + text.size(), value, base);
@@ -128,7 +126,7 @@ T number(const nn::SafetensorsFile& file, const std::string& path, const std::st
 }  // namespace
 
 CheckpointInfo read_info(const std::string& path) {
-  const auto file = nn::SafetensorsFile::open(path);
+  const auto file = SafetensorsFile::open(path);
   if (field(file, path, "format") != "accrue train_gpt 1")
     corrupt(path, "not a checkpoint of this version of train_gpt");
   CheckpointInfo info;
@@ -151,7 +149,7 @@ CheckpointInfo read_info(const std::string& path) {
 void load_checkpoint(const std::string& path, Trainer& trainer) {
   ParameterSet& parameters = trainer.parameters();
   const CheckpointInfo info = read_info(path);
-  const auto file = nn::SafetensorsFile::open(path);
+  const auto file = SafetensorsFile::open(path);
   const auto expected = state_tensors(trainer);
   if (file.names().size() != expected.size())
     corrupt(path, detail::concat("holds ", file.names().size(), " tensors, this run needs ",

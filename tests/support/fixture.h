@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 #include <accrue/core/tensor.h>
-#include <accrue/nn/safetensors.h>
+#include <accrue/core/safetensors.h>
 
 namespace accrue::test {
 
@@ -24,7 +24,7 @@ class Fixture {
   double setting(const std::string& name) const { return std::stod(file_.metadata().at(name)); }
 
  private:
-  nn::SafetensorsFile file_;
+  SafetensorsFile file_;
 };
 
 std::vector<double> to_doubles(const Tensor& t);

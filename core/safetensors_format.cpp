@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <accrue/nn/safetensors_format.h>
+#include <accrue/core/safetensors_format.h>
 
-namespace accrue::nn {
+namespace accrue {
 namespace {
 constexpr std::array<SafetensorsDType, 17> kTypes{{
     {"F32", 4, DType::kF32},
@@ -51,4 +51,4 @@ std::string show_name(std::string_view name) {
   }
   return text + (name.size() > kShown ? "...\"" : "\"");
 }
-}  // namespace accrue::nn
+}  // namespace accrue

@@ -16,7 +16,7 @@
 #include <accrue/core/file.h>
 #include <accrue/core/tensor.h>
 
-namespace accrue::nn {
+namespace accrue {
 
 struct SafetensorsDType;
 using SafetensorsMetadata = std::map<std::string, std::string>;
@@ -86,4 +86,4 @@ struct SafetensorsEntry {
 void write_safetensors(const std::string& path, std::span<const SafetensorsEntry> entries,
                        const SafetensorsMetadata& metadata = {},
                        FileSystem& fs = FileSystem::posix());
-}  // namespace accrue::nn
+}  // namespace accrue

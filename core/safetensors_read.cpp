@@ -8,21 +8,20 @@
 #include <utility>
 #include <nlohmann/json.hpp>
 #include <accrue/core/error.h>
-#include <accrue/nn/safetensors.h>
-#include <accrue/nn/safetensors_format.h>
+#include <accrue/core/safetensors.h>
+#include <accrue/core/safetensors_format.h>
 
-namespace accrue::nn {
+namespace accrue {
 namespace {
 static_assert(std::endian::native == std::endian::little);
 constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
 template <class... Parts>
 [[noreturn]] void fail_at(const std::string& path, std::int64_t offset, const Parts&... what) {
-  accrue::detail::fail(
-      ErrorCode::kCorrupt,
-      accrue::detail::concat("safetensors: ", path, ", byte ", offset, ": ", what...,
-                             "; the file is damaged or no safetensors file: fetch or write it "
-                             "again"));
+  detail::fail(ErrorCode::kCorrupt,
+               detail::concat("safetensors: ", path, ", byte ", offset, ": ", what...,
+                              "; the file is damaged or no safetensors file: fetch or write it "
+                              "again"));
 }
 
 // Walks over the header and tells how far the parser has come.
@@ -262,10 +261,9 @@ std::string_view SafetensorsFile::dtype_name(std::string_view name) const {
 DType SafetensorsFile::dtype(std::string_view name) const {
   const SafetensorsDType& type = *find(name).dtype;
   if (!type.dtype)
-    accrue::detail::fail(
-        ErrorCode::kUnsupported,
-        accrue::detail::concat("safetensors: ", path(), ", ", show_name(name), " is ", type.name,
-                               "; expected F32, BF16, F64, I32 or I64: convert it first"));
+    detail::fail(ErrorCode::kUnsupported,
+                 detail::concat("safetensors: ", path(), ", ", show_name(name), " is ", type.name,
+                                "; expected F32, BF16, F64, I32 or I64: convert it first"));
   return *type.dtype;
 }
 
@@ -289,4 +287,4 @@ void SafetensorsFile::read_into(std::string_view name, const Tensor& into) const
              {static_cast<std::byte*>(host.view().ptr), static_cast<std::size_t>(e.end - e.begin)});
   if (!direct) into.copy_from(host);
 }
-}  // namespace accrue::nn
+}  // namespace accrue

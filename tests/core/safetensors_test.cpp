@@ -4,13 +4,13 @@
 #include <limits>
 #include <accrue/core/file.h>
 #include <accrue/core/random.h>
-#include <accrue/nn/safetensors.h>
+#include <accrue/core/safetensors.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace accrue;
-using namespace accrue::nn;
+using namespace accrue;
 using accrue::test::error_of;
 using accrue::test::TemporaryFolder;
 using Catch::Matchers::Contains;
@@ -50,7 +50,7 @@ bool same_bytes(const Tensor& a, const Tensor& b) {
 }
 }  // namespace
 
-TEST_CASE("safetensors: what was written is read", "[nn][safetensors]") {
+TEST_CASE("safetensors: what was written is read", "[core][safetensors][tensor]") {
   const TemporaryFolder folder;
   const std::string path = folder / "model.safetensors";
   const auto entries = some_entries();
@@ -75,7 +75,7 @@ TEST_CASE("safetensors: what was written is read", "[nn][safetensors]") {
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("safetensors: the bytes are those of the format", "[nn][safetensors]") {
+TEST_CASE("safetensors: the bytes are those of the format", "[core][safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a.safetensors";
   const std::vector<SafetensorsEntry> entries{
@@ -91,14 +91,14 @@ TEST_CASE("safetensors: the bytes are those of the format", "[nn][safetensors]")
                      std::string("\x02\0\0\0\0\0\0\0\0\0\x80\x3F", 12));
 }
 
-TEST_CASE("safetensors: an empty file of the format", "[nn][safetensors]") {
+TEST_CASE("safetensors: an empty file of the format", "[core][safetensors]") {
   const TemporaryFolder folder;
   write_safetensors(folder / "a", {});
   CHECK(read_text_file(folder / "a") == file_of("{}      "));
   CHECK(SafetensorsFile::open(folder / "a").names().empty());
 }
 
-TEST_CASE("safetensors: cut at every length it is refused", "[nn][safetensors]") {
+TEST_CASE("safetensors: cut at every length it is refused", "[core][safetensors]") {
   const TemporaryFolder folder;
   write_safetensors(folder / "good", some_entries(), {{"k", "v"}});
   const std::string good = read_text_file(folder / "good");
@@ -107,7 +107,7 @@ TEST_CASE("safetensors: cut at every length it is refused", "[nn][safetensors]")
   CHECK_THAT(error_of_bytes(folder / "cut", good + "x"), Contains("data: the tensors take"));
 }
 
-TEST_CASE("safetensors: each wrong header is refused with its reason", "[nn][safetensors]") {
+TEST_CASE("safetensors: each wrong header is refused with its reason", "[core][safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder / "bad.safetensors";
   using namespace std::string_literals;
@@ -225,7 +225,7 @@ TEST_CASE("safetensors: each wrong header is refused with its reason", "[nn][saf
   }
 }
 
-TEST_CASE("safetensors: what is unusual but legal is read", "[nn][safetensors]") {
+TEST_CASE("safetensors: what is unusual but legal is read", "[core][safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a";
   // Fields in any order, space between tokens, escapes, spaces in the end, zero-size tensors
@@ -247,7 +247,7 @@ TEST_CASE("safetensors: what is unusual but legal is read", "[nn][safetensors]")
             ", \"z\" is F16; expected F32, BF16, F64, I32 or I64: convert it first");
 }
 
-TEST_CASE("safetensors: names of the file only, shapes that fit", "[nn][safetensors]") {
+TEST_CASE("safetensors: names of the file only, shapes that fit", "[core][safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a";
   write_safetensors(path, some_entries());
@@ -261,7 +261,7 @@ TEST_CASE("safetensors: names of the file only, shapes that fit", "[nn][safetens
   CHECK_THAT(error_of([&] { file.read_into("a", Tensor{}); }), Contains("undefined tensor"));
 }
 
-TEST_CASE("safetensors: a file cut after opening is noticed", "[nn][safetensors]") {
+TEST_CASE("safetensors: a file cut after opening is noticed", "[core][safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a";
   write_safetensors(path, some_entries());
@@ -272,7 +272,7 @@ TEST_CASE("safetensors: a file cut after opening is noticed", "[nn][safetensors]
   CHECK(same_bytes(half, Tensor::zeros({2}, DType::kBF16)));
 }
 
-TEST_CASE("safetensors: changed bytes never do worse than an error", "[nn][safetensors]") {
+TEST_CASE("safetensors: changed bytes never do worse than an error", "[core][safetensors]") {
   const TemporaryFolder folder;
   write_safetensors(folder / "good", some_entries(), {{"k", "v"}});
   const std::string good = read_text_file(folder / "good");
@@ -313,7 +313,7 @@ TEST_CASE("safetensors: changed bytes never do worse than an error", "[nn][safet
   CHECK(accepted < 2000);
 }
 
-TEST_CASE("safetensors: wrong entries are not written", "[nn][safetensors]") {
+TEST_CASE("safetensors: wrong entries are not written", "[core][safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a";
   const Tensor t = Tensor::zeros({1}, DType::kF32);
@@ -332,7 +332,7 @@ TEST_CASE("safetensors: wrong entries are not written", "[nn][safetensors]") {
   CHECK(folder.files() == 0);
 }
 
-TEST_CASE("B66: a failed write leaves the earlier file", "[nn][safetensors]") {
+TEST_CASE("B66: a failed write leaves the earlier file", "[core][safetensors]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a";
   write_safetensors(path, some_entries(), {{"k", "old"}});
