@@ -4,6 +4,7 @@
 #include <accrue/core/allocator.h>
 #include <accrue/core/backend.h>
 #include <accrue/core/communicator.h>
+#include <accrue/core/crc32c.h>
 #include <accrue/core/dispatch.h>
 #include <accrue/core/error.h>
 #include <accrue/core/file.h>

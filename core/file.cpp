@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -37,6 +38,11 @@ std::string directory_of(const std::string& path) {
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
 }
+
+int create_new(const std::string& path, FileSystem& fs) {
+  return retry(
+      [&] { return fs.open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+}
 }  // namespace
 
 int FileSystem::open(const char* path, int flags, unsigned mode) {
@@ -61,45 +67,58 @@ int FileSystem::fsync(int fd) { return ::fsync(fd); }
 int FileSystem::close(int fd) { return ::close(fd); }
 int FileSystem::rename(const char* from, const char* to) { return std::rename(from, to); }
 int FileSystem::unlink(const char* path) { return ::unlink(path); }
+int FileSystem::mkdir(const char* path, unsigned mode) {
+  return ::mkdir(path, static_cast<mode_t>(mode));
+}
+int FileSystem::rmdir(const char* path) { return ::rmdir(path); }
+int FileSystem::list(const char* path, std::vector<std::string>& names) {
+  names.clear();
+  DIR* const directory = ::opendir(path);
+  if (!directory) return -1;
+  errno = 0;
+  while (const dirent* entry = ::readdir(directory)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  const int error = errno;
+  (void)::closedir(directory);
+  errno = error;
+  return error == 0 ? 0 : -1;
+}
 FileSystem& FileSystem::posix() {
   static FileSystem fs;
   return fs;
 }
 
-AtomicFile::AtomicFile(std::string path, FileSystem& fs) : fs_(fs), path_(std::move(path)) {
-  open();
+int sync_directory(const std::string& path, FileSystem& fs) {
+  const int fd =
+      retry([&] { return fs.open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
+  if (fd < 0) return errno;
+  int error = retry([&] { return fs.fsync(fd); }) != 0 ? errno : 0;
+  if (fs.close(fd) != 0 && error == 0 && errno != EINTR) error = errno;
+  return error == EINVAL ? 0 : error;
 }
-AtomicFile::~AtomicFile() { discard(); }
 
-void AtomicFile::open() {
-  static std::atomic<unsigned> counter{0};
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    temporary_ = detail::concat(path_, ".tmp-", ::getpid(), "-", counter.fetch_add(1));
-    fd_ = retry([&] {
-      return fs_.open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    });
-    if (fd_ >= 0) return;
-    if (errno != EEXIST) break;
+OutputFile::OutputFile(std::string path, FileSystem& fs)
+    : fs_(fs), path_(std::move(path)), fd_(create_new(path_, fs)) {
+  if (fd_ < 0) {
+    const int error = errno;
+    fail_io(path_, "cannot create it: " + text_of(error));
   }
-  const int error = errno;
-  fail_io(path_, "cannot create " + temporary_ + ": " + text_of(error));
 }
-void AtomicFile::discard() noexcept {
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) (void)fs_.close(fd_);
+}
+void OutputFile::fail(const char* call, int error) {
   if (fd_ >= 0) (void)fs_.close(std::exchange(fd_, -1));
-  if (!temporary_.empty()) (void)fs_.unlink(temporary_.c_str());
-  temporary_.clear();
+  fail_io(path_, detail::concat("writing failed (", call, ": ", text_of(error), ")"));
 }
-void AtomicFile::fail(const char* call, int error) {
-  discard();
-  fail_io(path_, detail::concat("writing failed (", call, ": ", text_of(error),
-                                "); nothing was changed under this name"));
-}
-void AtomicFile::append(std::span<const std::byte> data) {
+void OutputFile::append(std::span<const std::byte> data) {
   const std::int64_t offset = size_;
   size_ += static_cast<std::int64_t>(data.size());
   write_at(offset, data);
 }
-void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> data) {
+void OutputFile::write_at(std::int64_t offset, std::span<const std::byte> data) {
   if (fd_ < 0) fail("write", EBADF);
   ACCRUE_CHECK(offset >= 0 && offset + static_cast<std::int64_t>(data.size()) <= size_, path_,
                ": write_at must stay inside the ", size_, " bytes appended, got offset ", offset,
@@ -113,23 +132,59 @@ void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> data) 
     data = data.subspan(static_cast<std::size_t>(done));
   }
 }
-void AtomicFile::commit() {
-  if (fd_ < 0) fail("commit", EBADF);
-  // A failed fsync is never repeated: the kernel may have dropped the pages and would say yes now.
+void OutputFile::finish() {
+  if (fd_ < 0) fail("finish", EBADF);
   if (retry([&] { return fs_.fsync(fd_); }) != 0) fail("fsync", errno);
   if (fs_.close(std::exchange(fd_, -1)) != 0 && errno != EINTR) fail("close", errno);
-  if (fs_.rename(temporary_.c_str(), path_.c_str()) != 0) fail("rename", errno);
-  temporary_.clear();
-  const std::string directory = directory_of(path_);
-  const int fd =
-      retry([&] { return fs_.open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
-  int error = fd < 0 ? errno : 0;
-  if (fd >= 0) {
-    if (retry([&] { return fs_.fsync(fd); }) != 0) error = errno;
-    if (fs_.close(fd) != 0 && error == 0 && errno != EINTR) error = errno;
+}
+
+AtomicFile::AtomicFile(std::string path, FileSystem& fs) : fs_(fs), path_(std::move(path)) {
+  static std::atomic<unsigned> counter{0};
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const std::string name = detail::concat(path_, ".tmp-", ::getpid(), "-", counter.fetch_add(1));
+    const int fd = create_new(name, fs_);
+    if (fd >= 0) {
+      file_.reset(new OutputFile(name, fd, fs_));
+      return;
+    }
+    if (errno != EEXIST) break;
   }
-  // Some network file systems have no fsync of directories; they order names themselves.
-  if (error != 0 && error != EINVAL)
+  const int error = errno;
+  fail_io(path_, "cannot create a file beside it: " + text_of(error));
+}
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::discard() noexcept {
+  if (!file_) return;
+  const std::string name = file_->path();
+  file_.reset();
+  (void)fs_.unlink(name.c_str());
+}
+template <class Call>
+void AtomicFile::guarded(Call&& call) {
+  if (!file_) fail_io(path_, "writing failed: the file is already committed, or failed before");
+  try {
+    call();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kIo) throw;
+    discard();
+    throw Error(e.code(), detail::concat(e.what(), "; nothing was changed under ", path_));
+  }
+}
+void AtomicFile::append(std::span<const std::byte> data) {
+  guarded([&] { file_->append(data); });
+}
+void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> data) {
+  guarded([&] { file_->write_at(offset, data); });
+}
+void AtomicFile::commit() {
+  guarded([&] {
+    file_->finish();
+    if (fs_.rename(file_->path().c_str(), path_.c_str()) != 0) file_->fail("rename", errno);
+  });
+  file_.reset();
+  const std::string directory = directory_of(path_);
+  if (const int error = sync_directory(directory, fs_); error != 0)
     fail_io(path_, detail::concat("the file is complete, but its name may not survive a crash (",
                                   "fsync of ", directory, ": ", text_of(error), ")"));
 }

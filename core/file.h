@@ -3,9 +3,12 @@
 // AtomicFile, everything that it reads through InputFile.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace accrue {
 
@@ -22,7 +25,44 @@ class FileSystem {
   virtual int close(int fd);
   virtual int rename(const char* from, const char* to);
   virtual int unlink(const char* path);
+  virtual int mkdir(const char* path, unsigned mode);
+  virtual int rmdir(const char* path);
+  /// The names in a directory, without "." and "..", in any order.
+  virtual int list(const char* path, std::vector<std::string>& names);
   static FileSystem& posix();
+};
+
+/// fsync of a directory: makes the names in it durable. Returns 0 or errno. Some network file
+/// systems have no such call (EINVAL) and order names themselves: that counts as 0.
+int sync_directory(const std::string& path, FileSystem& fs = FileSystem::posix());
+
+/// A new file written under its own name; who needs it whole or not at all takes AtomicFile. Any
+/// failing call throws kIo and closes the file, which stays behind as it is.
+class OutputFile {
+ public:
+  /// The name must be new: EEXIST is an error.
+  explicit OutputFile(std::string path, FileSystem& fs = FileSystem::posix());
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void append(std::span<const std::byte> data);
+  /// Overwrites bytes already appended: for headers whose content is known last.
+  void write_at(std::int64_t offset, std::span<const std::byte> data);
+  std::int64_t size() const { return size_; }
+  const std::string& path() const { return path_; }
+  /// fsync and close. The content is durable then, the name is not. A failed fsync is never
+  /// repeated: the kernel may have dropped the pages and would say yes now.
+  void finish();
+
+ private:
+  friend class AtomicFile;
+  OutputFile(std::string path, int fd, FileSystem& fs) : fs_(fs), path_(std::move(path)), fd_(fd) {}
+  [[noreturn]] void fail(const char* call, int error);
+  FileSystem& fs_;
+  std::string path_;
+  std::int64_t size_ = 0;
+  int fd_ = -1;
 };
 
 /// A file that appears under its name complete and durable, or not at all: written under a
@@ -37,19 +77,17 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void append(std::span<const std::byte> data);
-  /// Overwrites bytes already appended: for headers whose content is known last.
   void write_at(std::int64_t offset, std::span<const std::byte> data);
-  std::int64_t size() const { return size_; }
+  std::int64_t size() const { return file_ ? file_->size() : 0; }
   void commit();
 
  private:
-  void open();
-  [[noreturn]] void fail(const char* call, int error);
+  template <class Call>
+  void guarded(Call&& call);
   void discard() noexcept;
   FileSystem& fs_;
-  std::string path_, temporary_;
-  std::int64_t size_ = 0;
-  int fd_ = -1;
+  std::string path_;
+  std::unique_ptr<OutputFile> file_;  // under its temporary name
 };
 
 /// A regular file opened read-only. Throws kIo: "<path>: cannot open: No such file or directory".
