@@ -1,6 +1,8 @@
 #pragma once
 // All of dist: what runs between ranks.
 #include <accrue/config.h>
+#include <accrue/dist/agree.h>
+#include <accrue/dist/checkpoint.h>
 #include <accrue/dist/checks.h>
 #include <accrue/dist/context.h>
 #include <accrue/dist/environment.h>
