@@ -1,14 +1,15 @@
 #pragma once
-// Checkpoints: one safetensors file per step, written beside and renamed, so that a file that has
-// its name is whole.
+// What a checkpoint of a run holds, and where a run finds the one to go on from. The checkpoints
+// themselves are dist's (docs/checkpoints.md): folders step-<logical batches done>.
 #include <cstdint>
 #include <string>
 #include <vector>
+#include <accrue/dist/checkpoint.h>
 #include "examples/train_gpt/trainer.h"
 
 namespace train_gpt {
 
-struct CheckpointInfo {
+struct RunState {
   std::int64_t window = 0;  // logical batches done
   std::int64_t step = 0;    // updates done
   std::int64_t skipped = 0;
@@ -21,20 +22,22 @@ struct CheckpointInfo {
 /// and the exponents of exact numerics.
 std::uint64_t state_hash(Trainer& trainer);
 
-/// Writes <dir>/checkpoint-<window>.safetensors and removes all but the newest `keep`. Returns the
-/// path.
-std::string save_checkpoint(const std::string& dir, Trainer& trainer, const CheckpointInfo& info,
-                            std::int64_t keep);
+accrue::dist::CheckpointState checkpoint_of(Trainer& trainer, const RunState& run);
 
-/// The newest checkpoint file in `dir`; an error when there is none.
-std::string newest_checkpoint(const std::string& dir);
-/// For a run that begins anew in `dir`: checkpoints of an earlier run go into a folder of their own
-/// there, since a later --resume would take them for this run's. Returns the folder; empty when
-/// there were none.
-std::string set_checkpoints_aside(const std::string& dir);
-/// What a checkpoint says of itself, without its tensors.
-CheckpointInfo read_info(const std::string& path);
-/// Fills what the trainer has. Everything is checked first: names, shapes, the content's hash. A
-/// file that is not whole leaves all as it was and is an error of code kCorrupt.
-void load_checkpoint(const std::string& path, Trainer& trainer);
+struct Found {
+  std::string folder;  // of the run
+  accrue::dist::CheckpointInfo info;
+  RunState run;
+};
+/// The newest whole checkpoint in a run's folder, or the one whose own folder `path` is. Errors:
+/// kIo where there is none, kCorrupt where none is whole, kInvalidArgument for the single files of
+/// earlier versions.
+Found find_checkpoint(const std::string& path, accrue::Peers& peers);
+/// Fills what the trainer has; names, shapes and checksums are checked.
+void restore(const Found& found, Trainer& trainer, accrue::Peers& peers);
+
+/// Moves checkpoints behind `window` out of the way of a run that will write its own there, into a
+/// folder earlier-<number> beside them, the log with them if all go (window < 0). A later --resume
+/// would take them for this run's. Returns that folder; empty when there was nothing to move.
+std::string set_checkpoints_aside(const std::string& folder, std::int64_t window);
 }  // namespace train_gpt

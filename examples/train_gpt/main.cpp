@@ -6,8 +6,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <nlohmann/json.hpp>
 #include <accrue/core/core.h>
+#include <accrue/dist/dist.h>
 #include <accrue/nn/generate.h>
 #include "examples/train_gpt/checkpoint.h"
 #include "examples/train_gpt/corpus.h"
@@ -34,16 +37,21 @@ double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
 
-// The stored arguments of a resumed run come first, so that those given now win.
-std::vector<std::string> with_stored_arguments(std::vector<std::string> given) {
-  std::string dir;
+// The value of --resume, before anything is parsed; empty: not given.
+std::string resume_of(const std::vector<std::string>& given) {
+  std::string path;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    if (given[i] == "--resume" && i + 1 < given.size()) dir = given[i + 1];
-    if (given[i].starts_with("--resume=")) dir = given[i].substr(9);
+    if (given[i] == "--resume" && i + 1 < given.size()) path = given[i + 1];
+    if (given[i].starts_with("--resume=")) path = given[i].substr(9);
   }
-  if (dir.empty()) return given;
-  std::vector<std::string> all = read_info(newest_checkpoint(dir)).arguments;
-  all.insert(all.end(), {"--out", dir});
+  return path;
+}
+// The stored arguments of a resumed run come first, so that those given now win.
+std::vector<std::string> with_stored_arguments(const std::vector<std::string>& given,
+                                               const std::optional<Found>& found) {
+  if (!found) return given;
+  std::vector<std::string> all = found->run.arguments;
+  all.insert(all.end(), {"--out", found->folder});
   all.insert(all.end(), given.begin(), given.end());
   return all;
 }
@@ -68,14 +76,31 @@ struct Session {
   optim::Plan plan;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<data::Loader> loader;
+  std::unique_ptr<dist::Checkpointer> checkpointer;
   std::int64_t window = 0;  // logical batches done
+  std::int64_t saved = -1;  // the window of the last checkpoint in o.out
 
-  CheckpointInfo info() const {
+  RunState run() const {
     const auto report = trainer->optimizer().report();
     return {window, report.step, report.skipped, recipe(o), corpus.hash, arguments};
   }
-  std::string save() { return save_checkpoint(o.out, *trainer, info(), o.keep); }
+  void save() {
+    if (saved == window) return;
+    checkpointer->save(checkpoint_of(*trainer, run()));
+    saved = window;
+  }
 };
+
+// A checkpoint on the way costs nothing but, if it fails, a warning: the next one may work. Not so
+// the last one, which finish() waits for.
+void go_on_without(Progress& progress, const std::function<void()>& saving) {
+  try {
+    saving();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kIo) throw;
+    progress.note(detail::concat("train_gpt: ", e.what(), "; training goes on"));
+  }
+}
 
 // What the batch would need in one piece, where that is more than the budget.
 std::string whole_batch(const Session& s) {
@@ -173,10 +198,18 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
                          " steps in a row were skipped because the loss or a gradient was "
                          "not finite (window ",
                          s.window, "). Try a smaller --lr; the last checkpoint is untouched."));
+      go_on_without(progress, [&] { s.checkpointer->wait(); });
       return kExitNonFinite;
     }
-    if (last || (o.save_every > 0 && s.window % o.save_every == 0)) s.save();
+    go_on_without(progress, [&] { (void)s.checkpointer->poll(); });
+    if (!last && o.save_every > 0 && s.window % o.save_every == 0) {
+      go_on_without(progress, [&] { s.checkpointer->wait(); });  // the one before
+      go_on_without(progress, [&] { s.save(); });
+    }
   }
+  go_on_without(progress, [&] { s.checkpointer->wait(); });
+  s.save();
+  s.checkpointer->wait();
   return 0;
 }
 
@@ -200,12 +233,19 @@ void finish(Session& s, Log& log, const std::vector<std::string>& drawn) {
   if (o.pictures)
     for (const auto& f : draw_loss(o.out, log.points())) files.push_back(f);
   for (const auto& f : files) std::printf("  %s\n", std::filesystem::path(f).filename().c_str());
-  std::printf("  %s\n", std::filesystem::path(newest_checkpoint(o.out)).filename().c_str());
+  std::printf("  step-%lld\n", static_cast<long long>(s.saved));
 }
 
 int run(int argc, char** argv) {
   std::vector<std::string> given(argv + 1, argv + argc);
-  std::vector<std::string> all = with_stored_arguments(given);
+  const auto peers = dist::self_communicator();
+  std::optional<Found> found;
+  if (const std::string path = resume_of(given); !path.empty()) {
+    found = find_checkpoint(path, *peers);
+    for (const std::string& why : found->info.passed_over)
+      std::fprintf(stderr, "train_gpt: passed over %s\n", why.c_str());
+  }
+  std::vector<std::string> all = with_stored_arguments(given, found);
   std::vector<char*> pointers{argv[0]};
   for (std::string& a : all) pointers.push_back(a.data());
   Options o;
@@ -231,7 +271,7 @@ int run(int argc, char** argv) {
       keep.push_back(all[i]);
   }
   keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
-  Session s{o, keep, load_corpus(o), {}, nullptr, nullptr, 0};
+  Session s{o, keep, load_corpus(o), {}, nullptr, nullptr, nullptr};
   s.plan = optim::plan(plan_request(o, s.corpus.vocabulary),
                        meta_step(o, s.corpus.vocabulary, s.corpus.validation.get()));
   if (o.plan) {
@@ -244,18 +284,29 @@ int run(int argc, char** argv) {
   std::filesystem::create_directories(o.out);
   Allocator::of(device).set_budget(o.memory);
   s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device, knobs);
-  std::string aside;
-  if (o.resume.empty()) {
-    aside = set_checkpoints_aside(o.out);
-  } else {
-    const std::string path = newest_checkpoint(o.resume);
-    const CheckpointInfo info = read_info(path);
-    check_recipe(path, info.recipe, recipe(o));
-    ACCRUE_CHECK(info.data_hash == s.corpus.hash, "--resume: the content of ", o.data,
+  // Going on in the run's own folder; elsewhere, and for a new run, what is there is another run's.
+  bool own = false;
+  if (found) {
+    check_recipe(found->info.path, found->run.recipe, recipe(o));
+    ACCRUE_CHECK(found->run.data_hash == s.corpus.hash, "--resume: the content of ", o.data,
                  " has changed since the checkpoint");
-    load_checkpoint(path, *s.trainer);
-    s.window = info.window;
+    restore(*found, *s.trainer, *peers);
+    s.window = found->run.window;
+    own = std::filesystem::equivalent(found->folder, o.out);
+    if (own) s.saved = s.window;
   }
+  const std::string aside = set_checkpoints_aside(o.out, own ? s.window : -1);
+  if (found && !own) {
+    std::error_code none;
+    std::filesystem::remove(o.out + "/log.jsonl", none);
+    std::filesystem::copy_file(found->folder + "/log.jsonl", o.out + "/log.jsonl", none);
+  }
+  s.checkpointer = std::make_unique<dist::Checkpointer>(
+      dist::CheckpointOptions{.folder = o.out,
+                              .keep = static_cast<int>(o.keep),
+                              // On the cpu the copy would be memory that --memory does not count.
+                              .asynchronous = device.is_cuda()},
+      *peers);
   data::LoaderOptions order;
   order.batch_size = o.batch;
   order.seed = o.seed;
@@ -268,12 +319,13 @@ int run(int argc, char** argv) {
   {
     Progress progress(o.quiet);
     if (!o.quiet) announce(s, progress);
-    if (!aside.empty()) progress.note("checkpoints of an earlier run were moved to " + aside);
+    if (!aside.empty())
+      progress.note("checkpoints that are not of this run were moved to " + aside);
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);
+    std::signal(SIGUSR1, on_signal);
     code = train(s, log, progress, files);
     if (code == 0 && stop_signal != 0 && s.window < o.steps) {
-      s.save();
       progress.note(detail::concat("train_gpt: stopped by a signal after step ", s.window, " of ",
                                    o.steps, "; everything is saved. Go on with\n  ", argv[0],
                                    " --resume ", o.out));

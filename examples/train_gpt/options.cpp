@@ -201,7 +201,9 @@ Parsed parse(int argc, char** argv, Options& o) {
 
   app.add_option("--out", o.out, "Directory for log, checkpoints and pictures")->group("Output");
   app.add_option("--resume", o.resume,
-                 "Go on exactly where the newest checkpoint in this directory stands")
+                 "Go on exactly where the newest checkpoint in this directory stands, or this "
+                 "checkpoint (a "
+                 "folder step-<n>)")
       ->group("Output");
   app.add_option("--eval-every", o.eval_every, "Steps between evaluations; 0: only at the end")
       ->check(natural)
@@ -212,8 +214,8 @@ Parsed parse(int argc, char** argv, Options& o) {
   app.add_option("--save-every", o.save_every, "Steps between checkpoints; 0: only at the end")
       ->check(natural)
       ->group("Output");
-  app.add_option("--keep", o.keep, "Checkpoints kept")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
+  app.add_option("--keep", o.keep, "Checkpoints kept, at least 2")
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1000000}))
       ->group("Output");
   app.add_option("--sample", o.sample, "Tokens of text generated at the end; 0: none")
       ->check(natural)

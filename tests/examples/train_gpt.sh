@@ -34,7 +34,7 @@ train first
 expect_rc 0 "a plain run"
 reference=$(hash_of)
 [ -n "$reference" ] || fail "no line 'weights <16 hex digits>' in: $out"
-for file in log.jsonl loss.tsv memory.tsv memory.svg checkpoint-8.safetensors checkpoint-4.safetensors; do
+for file in log.jsonl loss.tsv memory.tsv memory.svg step-8/MANIFEST.json step-8/shard-0.safetensors step-4/MANIFEST.json; do
   [ -s "$work/first/$file" ] || fail "$file is missing or empty"
 done
 [ "$(wc -l < "$work/first/log.jsonl")" = 8 ] || fail "log.jsonl does not have a line per step"
@@ -60,14 +60,14 @@ train other --seed 2
 
 # Stopped after 4 of 8 steps (the later checkpoint removed), then resumed from another folder: the same weights.
 cp -r "$work/first" "$work/half"
-rm "$work/half/checkpoint-8.safetensors"
+rm -r "$work/half/step-8"
 (cd / && "$program" --resume "$work/half" > "$work/stdout" 2> "$work/stderr")
 rc=$?; out=$(cat "$work/stdout"); err=$(cat "$work/stderr")
 expect_rc 0 "resume"
 [ "$(hash_of)" = "$reference" ] || fail "the resumed run gives another hash: $(hash_of), not $reference"
 [ "$(wc -l < "$work/half/log.jsonl")" = 8 ] || fail "the log of the resumed run does not have a line per step"
 # The split of the batch may change on resume, the recipe may not.
-rm "$work/half/checkpoint-8.safetensors"
+rm -r "$work/half/step-8"
 train half --resume "$work/half" --lr 0.5
 expect_rc 2 "resume with another learning rate"
 expect_text "'lr' was" "resume with another learning rate"
@@ -77,38 +77,97 @@ train nothing --resume "$work/empty"
 expect_rc 1 "resume from nothing"
 expect_text "there is no checkpoint here" "resume from nothing"
 
-# A damaged checkpoint is refused.
+# A damaged checkpoint is passed over, said so, and set aside; the one before it leads to the same weights.
+damage() { printf '\x5a' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 100)) conv=notrunc status=none; }
 cp -r "$work/first" "$work/damaged"
-size=$(stat -c %s "$work/damaged/checkpoint-8.safetensors")
-printf '\x5a' | dd of="$work/damaged/checkpoint-8.safetensors" bs=1 seek=$((size - 100)) conv=notrunc status=none
+damage "$work/damaged/step-8/shard-0.safetensors"
 train damaged --resume "$work/damaged"
-expect_rc 78 "a flipped byte"
-expect_text "does not match its hash" "a flipped byte"
-truncate -s $((size - 1)) "$work/damaged/checkpoint-8.safetensors"
+expect_rc 0 "a flipped byte"
+[ "$(hash_of)" = "$reference" ] || fail "a flipped byte: another hash after going on from the checkpoint before"
+expect_text "passed over $work/damaged/step-8/shard-0.safetensors: tensor" "a flipped byte"
+expect_text "do not match their checksum" "a flipped byte"
+[ -s "$work/damaged/earlier-1/step-8/MANIFEST.json" ] || fail "the damaged checkpoint is not set aside"
+truncate -s -1 "$work/damaged/step-8/shard-0.safetensors"
+damage "$work/damaged/step-4/MANIFEST.json"
 train damaged --resume "$work/damaged"
-expect_rc 78 "a truncated checkpoint"
+expect_rc 78 "no checkpoint is whole"
+expect_text "step-8/shard-0.safetensors: the file has" "no checkpoint is whole"
+expect_text "step-4/MANIFEST.json: the checksum" "no checkpoint is whole"
+train damaged --resume "$work/damaged/step-8"
+expect_rc 78 "a damaged checkpoint by its name"
+
+# One checkpoint by its name: later ones are of another branch, and set aside.
+cp -r "$work/first" "$work/branch"
+train branch --resume "$work/branch/step-4/"
+expect_rc 0 "resume from a checkpoint's own folder"
+[ "$(hash_of)" = "$reference" ] || fail "resume from a checkpoint's own folder: another hash"
+[ -s "$work/branch/earlier-1/step-8/MANIFEST.json" ] || fail "the later checkpoint was not set aside"
+
+# Going on in another folder touches neither the first run's checkpoints nor those of a run that is there.
+cp -r "$work/other" "$work/elsewhere"
+find "$work/first" "$work/elsewhere/step-4" "$work/elsewhere/step-8" -type f -exec md5sum {} + | sort -k2 > "$work/before"
+train elsewhere --resume "$work/first/step-4"
+expect_rc 0 "resume into another folder"
+[ "$(hash_of)" = "$reference" ] || fail "resume into another folder: another hash"
+expect_text "were moved to $work/elsewhere/earlier-1" "resume into another folder"
+[ "$(wc -l < "$work/elsewhere/log.jsonl")" = 8 ] || fail "resume into another folder: the log has not a line per step"
+(cd "$work/elsewhere" && mkdir old && mv step-8 old/ && mv earlier-1/step-4 earlier-1/step-8 .)
+find "$work/first" "$work/elsewhere/step-4" "$work/elsewhere/step-8" -type f -exec md5sum {} + | sort -k2 | cmp -s - "$work/before" ||
+  fail "resume into another folder changed or lost a checkpoint"
+
+# Single files of earlier versions are refused.
+mkdir "$work/old"
+touch "$work/old/checkpoint-8.safetensors"
+train old --resume "$work/old"
+expect_rc 2 "a checkpoint of an earlier version"
+expect_text "is of an earlier version" "a checkpoint of an earlier version"
 
 # Beginning anew where a run was: its checkpoints are kept aside and never mistaken for the new run's.
 train first --steps 4
 expect_rc 0 "a new run in the same folder"
-[ -s "$work/first/earlier-1/checkpoint-8.safetensors" ] || fail "the earlier run's checkpoints are lost"
-[ ! -e "$work/first/checkpoint-8.safetensors" ] || fail "an earlier run's checkpoint is taken for the new run's"
+[ -s "$work/first/earlier-1/step-8/MANIFEST.json" ] || fail "the earlier run's checkpoints are lost"
+[ ! -e "$work/first/step-8" ] || fail "an earlier run's checkpoint is taken for the new run's"
 
-# A signal: the step is finished, everything saved, and going on gives the same weights.
-"$program" --data "$work/text.txt" --out "$work/signal" --layers 2 --channels 32 --heads 2 --context 16 --dropout 0.1 \
-  --steps 200000 --warmup 2 --batch 10 --micro 4 --sample 0 --save-every 0 --eval-every 0 --schedule constant --hash \
-  > "$work/stdout" 2> "$work/stderr" &
-child=$!
-for _ in $(seq 200); do
-  [ "$(wc -l 2>/dev/null < "$work/signal/log.jsonl" || echo 0)" -ge 3 ] && break
-  sleep 0.1
+# Signals: the step is finished, everything saved, and going on gives the same weights. A second one changes nothing.
+long=(--data "$work/text.txt" --layers 2 --channels 32 --heads 2 --context 32 --dropout 0.1 --warmup 2 --batch 40
+  --micro 4 --sample 0 --eval-every 0 --schedule constant --hash)
+"$program" "${long[@]}" --out "$work/straight" --steps 40 --save-every 0 > "$work/stdout" 2> "$work/stderr"
+straight=$(grep -E '^weights [0-9a-f]{16}$' "$work/stdout")
+lines() { wc -l 2> /dev/null < "$work/$1/log.jsonl" || echo 0; }
+# start <folder> <steps in the log to wait for>: sets child
+start() {
+  "$program" "${long[@]}" --out "$work/$1" --steps 40 --save-every 10 > "$work/stdout" 2> "$work/stderr" &
+  child=$!
+  for _ in $(seq 400); do
+    [ "$(lines "$1")" -ge "$2" ] && break
+    sleep 0.02
+  done
+}
+ended() {
+  wait $child 2> /dev/null
+  rc=$?; out=$(cat "$work/stdout"); err=$(cat "$work/stderr")
+}
+for signals in INT USR1 "TERM TERM USR1"; do
+  dir=signal-${signals// /-}
+  start "$dir" 3
+  for signal in $signals; do kill -"$signal" $child; done
+  ended
+  expect_rc 81 "$signals"
+  expect_text "--resume $work/$dir" "$signals: how to go on"
+  [ -s "$work/$dir/step-$(lines "$dir")/MANIFEST.json" ] || fail "$signals: no checkpoint of the last step"
+  "$program" --resume "$work/$dir" > "$work/stdout" 2> "$work/stderr"
+  grep -qxF "$straight" "$work/stdout" || fail "$signals and going on: not the weights of a straight run"
 done
-kill -INT $child
-wait $child
-rc=$?; out=$(cat "$work/stdout"); err=$(cat "$work/stderr")
-expect_rc 81 "Ctrl-C"
-expect_text "--resume $work/signal" "Ctrl-C says how to go on"
-[ "$(ls "$work"/signal/checkpoint-*.safetensors | wc -l)" = 1 ] || fail "Ctrl-C left no checkpoint"
+# B64: killed anywhere, also between the micro-batches of a step, which is then done again from its beginning.
+for after in 11 17 25; do
+  start killed-$after $after
+  kill -KILL $child
+  ended
+  expect_rc 137 "SIGKILL"
+  "$program" --resume "$work/killed-$after" > "$work/stdout" 2> "$work/stderr"
+  grep -qxF "$straight" "$work/stdout" || fail "killed and gone on: not the weights of a straight run: $(cat "$work/stderr")"
+  [ "$(lines killed-$after)" = 40 ] || fail "killed and gone on: the log has not a line per step"
+done
 
 # Budgets: a hard limit with the smallest one that works, which then works, and changes nothing.
 train budget --memory 100KiB --micro 0
@@ -151,7 +210,7 @@ for knobs in "--micro 1" "--micro 3 --threads 3" "--micro 5 --recompute mlps" "-
   train exact-again "${exact[@]}" $knobs
   [ "$(hash_of)" = "$exact_hash" ] || fail "exact numerics: $knobs gives another hash: $(hash_of), not $exact_hash: $err"
 done
-rm "$work/exact/checkpoint-8.safetensors"
+rm -r "$work/exact/step-8"
 train exact "${exact[@]}" --resume "$work/exact" --micro 1
 [ "$(hash_of)" = "$exact_hash" ] || fail "exact numerics: the resumed run gives another hash"
 train exact-verify "${exact[@]}" --verify
@@ -168,7 +227,7 @@ predicted=$(sed -nE 's/.*predicted peak (.*)$/\1/p' <<< "$out")
 grep -qE "step 8/8 .* peak $predicted\$" <<< "$out" || fail "bf16: the predicted peak is not the measured one: $out"
 train bf16threads "${other[@]}" --threads 3
 [ "$(hash_of)" = "$bf16" ] || fail "bf16: 3 threads give another hash"
-rm "$work/bf16/checkpoint-8.safetensors"
+rm -r "$work/bf16/step-8"
 train bf16 "${other[@]}" --resume "$work/bf16"
 [ "$(hash_of)" = "$bf16" ] || fail "bf16: the resumed run gives another hash"
 train bf16host "${other[@]}" --state-on-host
@@ -179,7 +238,7 @@ grep -qE "step 8/8 .* peak $less\$" <<< "$out" || fail "bf16, state on the host:
 
 # A step whose loss was not finite stands in the log as null, which a resumed run can read.
 cp -r "$work/second" "$work/null"
-rm "$work/null/checkpoint-8.safetensors"
+rm -r "$work/null/step-8"
 sed -i '2s/"loss":[^,]*/"loss":null/' "$work/null/log.jsonl"
 train null --resume "$work/null"
 expect_rc 0 "resume with a null in the log"
