@@ -33,10 +33,12 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
 
 /// What the random numbers of one micro-batch depend on. On the device, so that a captured kernel
 /// reads the current step. Element e of row r at site s gets: counter {e / 8 or e / 4, s, sample
-/// low, sample high} and key mix64(mix64(seed) + step).
+/// low, sample high} and key mix64(mix64(seed) + step). Where tensors hold a part of each sample,
+/// e counts from the sample's beginning.
 struct RandomState {
-  Tensor key;      // int64 (2): seed, step
-  Tensor samples;  // int64 (batch): the GLOBAL sample index of each leading row
+  Tensor key;                      // int64 (2): seed, step
+  Tensor samples;                  // int64 (batch): the GLOBAL sample index of each leading row
+  std::int64_t first_element = 0;  // of its sample that each row begins with; a multiple of 8
   bool defined() const { return key.defined() && samples.defined(); }
 };
 constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t step) {

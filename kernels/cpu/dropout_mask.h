@@ -23,7 +23,8 @@ ACCRUE_INLINE VecInt<C> kept(const std::uint16_t* bits, std::uint32_t threshold)
 /// The definition of the mask stands in kernels/dropout/dropout.h.
 template <class C, class Body>
 ACCRUE_INLINE void dropout_loop(std::int64_t rows, std::int64_t length, const ConstView& key,
-                                const ConstView& samples, std::uint32_t site, double p, Body body) {
+                                const ConstView& samples, std::int64_t first_element,
+                                std::uint32_t site, double p, Body body) {
   constexpr std::int64_t kStep = 8 * kLanes<float>, kGrain = 16384;
   const std::int64_t* seed_and_step = key.data<std::int64_t>();
   const std::int64_t* sample = samples.data<std::int64_t>();
@@ -38,7 +39,7 @@ ACCRUE_INLINE void dropout_loop(std::int64_t rows, std::int64_t length, const Co
       const std::int64_t last = std::min(length, first + kGrain);
       for (std::int64_t e = first; e < last; e += kStep) {
         alignas(64) std::uint32_t words[kStep / 2];
-        philox_block(k, static_cast<std::uint32_t>(e / 8), site,
+        philox_block(k, static_cast<std::uint32_t>((first_element + e) / 8), site,
                      static_cast<std::uint64_t>(sample[row]), words);
         alignas(64) std::uint16_t bits[kStep];
         std::memcpy(bits, words, sizeof bits);

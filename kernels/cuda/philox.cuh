@@ -28,9 +28,11 @@ __device__ __forceinline__ uint4 philox(std::uint32_t c0, std::uint32_t c1, std:
 /// device memory: a captured kernel reads those of the current step.
 class DropoutMask {
  public:
-  DropoutMask(const ConstView& key, const ConstView& samples, std::uint32_t site, double p)
+  DropoutMask(const ConstView& key, const ConstView& samples, std::int64_t first_element,
+              std::uint32_t site, double p)
       : key_(key.data<std::int64_t>()),
         samples_(samples.data<std::int64_t>()),
+        first_counter_(static_cast<std::uint32_t>(first_element / 8)),
         site_(site),
         threshold_(dropout_threshold(p)) {}
   /// What all elements of a row share.
@@ -41,11 +43,11 @@ class DropoutMask {
     return {random_key(static_cast<std::uint64_t>(key_[0]), static_cast<std::uint64_t>(key_[1])),
             static_cast<std::uint64_t>(samples_[row])};
   }
-  /// Zeroes what the mask drops of the 8 elements of a row that begin at `element`, a multiple of
-  /// 8.
+  /// Zeroes what the mask drops of the 8 elements of a row that begin at its `element`, a
+  /// multiple of 8.
   template <class C>
   __device__ __forceinline__ void apply(const Row& row, std::int64_t element, C (&v)[8]) const {
-    const uint4 bits = philox(static_cast<std::uint32_t>(element / 8), site_,
+    const uint4 bits = philox(first_counter_ + static_cast<std::uint32_t>(element / 8), site_,
                               static_cast<std::uint32_t>(row.sample),
                               static_cast<std::uint32_t>(row.sample >> 32), row.key);
     const std::uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -59,6 +61,6 @@ class DropoutMask {
  private:
   const std::int64_t* key_;
   const std::int64_t* samples_;
-  std::uint32_t site_, threshold_;
+  std::uint32_t first_counter_, site_, threshold_;
 };
 }  // namespace accrue::kernels::cuda

@@ -20,9 +20,12 @@ void check_dropout(std::string_view op, const Tensor& x, double p, const RandomS
   };
   check("random.key", random.key, {2}, "seed and step");
   check("random.samples", random.samples, {x.shape()[0]}, "one index for each row of x");
-  const std::int64_t rows = x.shape()[0];
-  ACCRUE_CHECK_SHAPE(rows == 0 || x.numel() / rows <= std::int64_t{1} << 35, op,
-                     ": a row of x has ", rows ? x.numel() / rows : 0, " elements, more than 2^35");
+  ACCRUE_CHECK(random.first_element >= 0 && random.first_element % 8 == 0, op,
+               ": random.first_element must be a multiple of 8, got ", random.first_element);
+  const std::int64_t rows = x.shape()[0], length = rows ? x.numel() / rows : 0;
+  ACCRUE_CHECK_SHAPE(random.first_element + length <= std::int64_t{1} << 35, op,
+                     ": a row of x ends at element ", random.first_element + length,
+                     " of its sample, beyond 2^35");
 }
 }  // namespace kernels
 
@@ -37,6 +40,7 @@ struct DropoutNode {
                                            .dx = c.sink_in_place(0),
                                            .key = random.key,
                                            .samples = random.samples,
+                                           .first_element = random.first_element,
                                            .site = site,
                                            .p = p});
   }
@@ -48,9 +52,13 @@ Tensor dropout(const Tensor& x, double p, const RandomState& random, std::uint32
   kernels::check_dropout("dropout", x, p, random);
   if (p == 0) return x;
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"dropout.y"});
-  kernels::dropout_forward(
-      x.stream(),
-      {.x = x, .y = y.view(), .key = random.key, .samples = random.samples, .site = site, .p = p});
+  kernels::dropout_forward(x.stream(), {.x = x,
+                                        .y = y.view(),
+                                        .key = random.key,
+                                        .samples = random.samples,
+                                        .first_element = random.first_element,
+                                        .site = site,
+                                        .p = p});
   if (Tape* tape = Tape::current()) tape->record(DropoutNode{random, site, p}, {&x}, y);
   return y;
 }

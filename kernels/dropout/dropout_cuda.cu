@@ -37,7 +37,7 @@ void dropout_backward(Stream stream, const DropoutBackward& a) {
   const std::int64_t rows = a.samples.shape.numel();
   if (!a.dx || rows == 0) return;
   const RowGrid grid(rows, a.dy.shape.numel() / rows);
-  const DropoutMask mask(a.key, a.samples, a.site, a.p);
+  const DropoutMask mask(a.key, a.samples, a.first_element, a.site, a.p);
   visit_float(a.dy.dtype, [&]<class T>() {
     const T* dy = a.dy.data<T>();
     const auto factor = static_cast<accumulate_t<T>>(dropout_scale(a.p));
@@ -51,6 +51,6 @@ void dropout_backward(Stream stream, const DropoutBackward& a) {
 }
 
 void dropout_forward(Stream stream, const DropoutForward& a) {
-  dropout_backward(stream, {a.x, {a.y}, a.key, a.samples, a.site, a.p});
+  dropout_backward(stream, {a.x, {a.y}, a.key, a.samples, a.first_element, a.site, a.p});
 }
 }  // namespace accrue::kernels::cuda

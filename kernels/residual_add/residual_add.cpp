@@ -23,6 +23,7 @@ struct ResidualAddNode {
                                            .dx = c.sink_in_place(1),
                                            .key = random.key,
                                            .samples = random.samples,
+                                           .first_element = random.first_element,
                                            .site = site,
                                            .p = p});
   }
@@ -49,6 +50,7 @@ Tensor residual_add(const Tensor& x, const Tensor& f, double p, const RandomStat
                                                .y = y.view(),
                                                .key = random.key,
                                                .samples = random.samples,
+                                               .first_element = random.first_element,
                                                .site = site,
                                                .p = p});
   if (Tape* tape = Tape::current()) tape->record(ResidualAddNode{random, site, p}, {&x, &f}, y);

@@ -19,6 +19,7 @@ struct ResidualAddForward {
   ConstView x, f;              // (samples.numel(), ...)
   View y;                      // may be either
   ConstView key{}, samples{};  // as in RandomState
+  std::int64_t first_element = 0;
   std::uint32_t site = 0;
   double p = 0;
 };

@@ -13,7 +13,7 @@ void residual_add_forward(Stream, const ResidualAddForward& a) {
     const T* f = a.f.data<T>();
     T* y = a.y.data<T>();
     const C factor = static_cast<C>(dropout_scale(a.p));
-    dropout_loop<C>(rows, a.x.shape.numel() / rows, a.key, a.samples, a.site, a.p,
+    dropout_loop<C>(rows, a.x.shape.numel() / rows, a.key, a.samples, a.first_element, a.site, a.p,
                     [&](std::int64_t i, VecInt<C> keep, auto part) {
                       const Vec<C> branch = load<C>(f + i, part) * factor;
                       store(y + i, load<C>(x + i, part) + (keep ? branch : Vec<C>{}), part);

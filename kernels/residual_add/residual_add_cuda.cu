@@ -37,7 +37,7 @@ void residual_add_forward(Stream stream, const ResidualAddForward& a) {
   const std::int64_t rows = a.samples.shape.numel();
   if (rows == 0) return;
   const RowGrid grid(rows, a.x.shape.numel() / rows);
-  const DropoutMask mask(a.key, a.samples, a.site, a.p);
+  const DropoutMask mask(a.key, a.samples, a.first_element, a.site, a.p);
   visit_float(a.x.dtype, [&]<class T>() {
     const T *x = a.x.data<T>(), *f = a.f.data<T>();
     T* y = a.y.data<T>();

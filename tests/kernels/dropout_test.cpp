@@ -4,6 +4,7 @@
 #include <accrue/core/parallel.h>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/dropout/dropout.h>
+#include <accrue/kernels/residual_add/residual_add.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -134,6 +135,35 @@ TEST_CASE("dropout: the mask is the same however the batch is cut and for any th
   set_num_threads(threads);
 }
 
+TEST_CASE("dropout: a part of each row has the mask of its place, forward and backward",
+          "[kernels][dropout]") {
+  const std::int64_t length = GENERATE(std::int64_t{16}, std::int64_t{20000}), first = 8;
+  const RandomState random = random_state(5, 6, {100, 7});
+  const auto whole = mask(random, first + length + 3, 0.4, 2);
+  RandomState moved = random;
+  moved.first_element = first;
+  const std::vector<float> ones(static_cast<std::size_t>(2 * (length + 3)), 1.0f);
+  Tensor x = Tensor::from(ones, {2, length + 3});
+  const Tensor seed = x.detach(), zero = Tensor::zeros(x.shape(), DType::kF32);
+  Tape tape;
+  tape.watch(x);
+  Tensor y;
+  {
+    const Tape::Scope on(tape);
+    y = dropout(x, 0.4, moved, 2);
+  }
+  const auto got = y.to_vector<float>();
+  std::int64_t wrong = 0;
+  for (std::int64_t row = 0; row < 2; ++row)
+    for (std::int64_t e = 0; e < length + 3; ++e)
+      wrong += got[static_cast<std::size_t>(row * (length + 3) + e)] !=
+               whole[static_cast<std::size_t>(row * (first + length + 3) + first + e)];
+  CHECK(wrong == 0);
+  CHECK(residual_add(zero, x.detach(), 0.4, moved, 2).to_vector<float>() == got);
+  tape.backward_from(y, seed);
+  CHECK(tape.gradient(x).to_vector<float>() == got);
+}
+
 TEST_CASE("dropout: another seed, step, sample or site is another mask", "[kernels][dropout]") {
   const auto at = [](std::int64_t seed, std::int64_t step, std::int64_t sample,
                      std::uint32_t site) {
@@ -196,4 +226,10 @@ TEST_CASE("dropout: errors say what came", "[kernels][dropout]") {
         }) == "dropout: random.samples must be int64, got int32");
   CHECK(error_of([&] { dropout(Tensor::zeros({}, DType::kF32), 0.5, r, 0); }) ==
         "dropout: x must have a batch dimension, its shape is ()");
+  CHECK(error_of([&] {
+          dropout(x, 0.5, {r.key, r.samples, 4}, 0);
+        }) == "dropout: random.first_element must be a multiple of 8, got 4");
+  CHECK(error_of([&] {
+          dropout(x, 0.5, {r.key, r.samples, std::int64_t{1} << 35}, 0);
+        }) == "dropout: a row of x ends at element 34359738371 of its sample, beyond 2^35");
 }
