@@ -42,6 +42,9 @@ std::vector<std::int32_t> generate(const Gpt& model, std::vector<std::int32_t> t
   ACCRUE_CHECK(o.temperature >= 0 && std::isfinite(o.temperature),
                "generate: the temperature must be >= 0, got ", o.temperature);
   ACCRUE_CHECK(o.top_k >= 0 && o.count >= 0, "generate: count and top_k must be >= 0");
+  ACCRUE_CHECK(!model.sequence || model.sequence->size() == 1,
+               "generate: the text lies on one rank, but the model's sequence has ",
+               model.sequence->size(), "; set it to null meanwhile");
   const Tape::Pause no_gradients;
   const Device device = model.tokens.weight->value.device();
   for (std::int64_t i = 0; i < o.count; ++i) {

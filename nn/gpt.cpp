@@ -12,6 +12,7 @@
 #include <accrue/kernels/swiglu/swiglu.h>
 #include <accrue/nn/gpt.h>
 #include <accrue/nn/recompute.h>
+#include <accrue/nn/sequence.h>
 
 namespace accrue::nn {
 namespace {
@@ -77,23 +78,43 @@ Attention::Attention(ParameterSet& set, const std::string& name, const GptConfig
           residual_init(c)),
       path(intern(name)) {}
 
-Tensor Attention::operator()(const Tensor& x) const {
+Tensor Attention::operator()(const Tensor& x, Communicator* sequence) const {
+  const std::int64_t batch = x.shape()[0], part = x.shape()[1], head_dim = config.head_dim();
+  const std::int64_t ranks = sequence ? sequence->size() : 1;
   const auto heads = [&](const Tensor& t, std::int64_t count) {
-    return t.reshape({x.shape()[0], x.shape()[1], count, config.head_dim()});
+    return t.reshape({batch, part, count, head_dim});
+  };
+  const auto all_tokens = [&](Tensor t, std::int64_t groups, const char* what) {
+    if (ranks == 1) return t;
+    const std::int64_t count = t.numel() / (batch * part * groups * head_dim);
+    t = t.reshape({batch, part, groups, count, head_dim});
+    t = gather_tokens(std::move(t), *sequence, detail::concat(path, what));
+    return t.reshape({batch, ranks * part, groups * count / ranks, head_dim});
   };
   Tensor y;
   if (c_attn) {
-    const Tensor qkv = (*c_attn)(x);
+    Tensor qkv = (*c_attn)(x);
     const NameScope scope(path);
-    y = attention_qkv(qkv, config.heads, config.kv_heads, {});
+    qkv = all_tokens(std::move(qkv), 3, " qkv");
+    qkv = qkv.reshape({batch, ranks * part, 3 * config.channels / ranks});
+    y = attention_qkv(qkv, config.heads / ranks, config.kv_heads / ranks, {});
   } else {
-    const Tensor q = heads((*q_proj)(x), config.heads), k = heads((*k_proj)(x), config.kv_heads),
-                 v = heads((*v_proj)(x), config.kv_heads);
+    Tensor q = heads((*q_proj)(x), config.heads), k = heads((*k_proj)(x), config.kv_heads),
+           v = heads((*v_proj)(x), config.kv_heads);
     const NameScope scope(path);
-    const RopeOptions rotary{.base = config.rope_base};
-    y = attention(rope(q, rotary), rope(k, rotary), v, {}).reshape(x.shape());
+    const RopeOptions rotary{.base = config.rope_base,
+                             .first_position = sequence ? sequence->rank() * part : 0};
+    q = all_tokens(rope(q, rotary), 1, " q");
+    k = all_tokens(rope(k, rotary), 1, " k");
+    v = all_tokens(std::move(v), 1, " v");
+    y = attention(q, k, v, {});
   }
-  return out(y);
+  if (ranks > 1) {
+    const NameScope scope(path);
+    y = y.reshape({batch, ranks * part, config.heads / ranks, head_dim});
+    y = gather_heads(std::move(y), *sequence, detail::concat(path, " y"));
+  }
+  return out(y.reshape(x.shape()));
 }
 
 Mlp::Mlp(ParameterSet& set, const std::string& name, const GptConfig& c)
@@ -125,17 +146,18 @@ Block::Block(ParameterSet& set, const std::string& name, const GptConfig& c, int
       path(intern(name)) {}
 
 Tensor Block::operator()(const Tensor& x, const RandomState& random, Recompute what,
-                         std::int64_t mlp_rows, bool offload) const {
+                         std::int64_t mlp_rows, bool offload, Communicator* sequence) const {
   if (what == Recompute::kBlock)
     return recompute(
-        [this, random, mlp_rows](const Tensor& in) {
-          return (*this)(in, random, mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone, mlp_rows);
+        [this, random, mlp_rows, sequence](const Tensor& in) {
+          return (*this)(in, random, mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone, mlp_rows,
+                         false, sequence);
         },
         x, {.offload = offload});
   const double p = random.defined() ? dropout : 0.0;
   Tensor h;
   {
-    const Tensor a = attention(normalized(norm_1, x));
+    const Tensor a = attention(normalized(norm_1, x), sequence);
     const NameScope scope(path);
     h = residual_add(x, a, p, random, site);
   }
@@ -174,17 +196,27 @@ Gpt::Gpt(ParameterSet& set, const GptConfig& wanted)
       head(config.tied_head ? Linear(tokens.weight, "lm_head")
                             : Linear(set, "lm_head", config.channels, config.vocabulary, false)) {}
 
-Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& random) const {
+Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& of_samples) const {
   ACCRUE_CHECK_SHAPE(token_ids.defined() && token_ids.shape().rank() == 2,
                      "gpt: tokens must have 2 dimensions (batch, time), got ", token_ids.shape());
-  const std::int64_t time = token_ids.shape()[1];
-  ACCRUE_CHECK_SHAPE(time <= config.context, "gpt: a sequence of ", time,
+  const std::int64_t ranks = sequence ? sequence->size() : 1, part = token_ids.shape()[1];
+  const std::int64_t first = sequence ? sequence->rank() * part : 0;
+  ACCRUE_CHECK_SHAPE(ranks * part <= config.context, "gpt: a sequence of ", ranks * part,
                      " tokens does not fit the context of ", config.context);
+  ACCRUE_CHECK(config.heads % ranks == 0 && config.kv_heads % ranks == 0, "gpt: ", config.heads,
+               " heads and ", config.kv_heads, " kv_heads cannot be shared by the ", ranks,
+               " ranks of a sequence: both must be multiples of their number");
+  ACCRUE_CHECK(
+      ranks == 1 || config.dropout == 0 || !of_samples.defined() || part * config.channels % 8 == 0,
+      "gpt: for dropout the ", part, " tokens of a rank times ", config.channels,
+      " channels must be a multiple of 8");
+  RandomState random = of_samples;
+  if (sequence) random.first_element = first * config.channels;
   Tensor x = tokens(token_ids);
   if (positions) {
-    std::vector<std::int32_t> index(static_cast<std::size_t>(time));
-    std::iota(index.begin(), index.end(), 0);
-    const Tensor p = (*positions)(Tensor::from(index, {time}, token_ids.device(), {"positions"}));
+    std::vector<std::int32_t> index(static_cast<std::size_t>(part));
+    std::iota(index.begin(), index.end(), static_cast<std::int32_t>(first));
+    const Tensor p = (*positions)(Tensor::from(index, {part}, token_ids.device(), {"positions"}));
     const NameScope scope(positions->path);
     x = add(x, p);
   }
@@ -194,7 +226,7 @@ Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& random) const {
     Recompute what = activations.of(i);
     if (!training && what != Recompute::kNone)  // of what backward repeats, tiles remain
       what = activations.mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone;
-    x = blocks[i](x, random, what, activations.mlp_rows, activations.offload && training);
+    x = blocks[i](x, random, what, activations.mlp_rows, activations.offload && training, sequence);
   }
   return normalized(norm, x);
 }

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 #include <accrue/core/activation_policy.h>
+#include <accrue/core/communicator.h>
 #include <accrue/core/loss.h>
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
 #include <accrue/nn/layers.h>
@@ -37,7 +38,9 @@ struct GptConfig {
 
 using Norm = std::variant<LayerNorm, RmsNorm>;
 
-/// Causal self-attention with its projections: (batch, time, channels) -> the same.
+/// Causal self-attention with its projections: (batch, time, channels) -> the same. With `sequence`
+/// x is this rank's part of the tokens, and each rank attends with its part of the heads: two
+/// exchanges of nn/sequence.h (kGpt2; kLlama: four).
 struct Attention {
   GptConfig config;
   std::optional<Linear> c_attn;                  // kGpt2: q, k, v in one product
@@ -45,7 +48,7 @@ struct Attention {
   Linear out;                                    // c_proj or o_proj
   std::string_view path;
   Attention(ParameterSet& set, const std::string& name, const GptConfig& config);
-  Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const Tensor& x, Communicator* sequence = nullptr) const;
 };
 
 /// c_proj(gelu(c_fc(x))), or down_proj(silu(gate_proj(x)) * up_proj(x)).
@@ -71,13 +74,20 @@ struct Block {
   Block(ParameterSet& set, const std::string& name, const GptConfig& config, int index);
   Tensor operator()(const Tensor& x, const RandomState& random = {},
                     Recompute what = Recompute::kNone, std::int64_t mlp_rows = 0,
-                    bool offload = false) const;
+                    bool offload = false, Communicator* sequence = nullptr) const;
 };
 
 /// The whole model. tokens: int32 or int64 (batch, time), time <= context.
 /// Parameter names: transformer.wte.weight, transformer.h.0.attn.c_attn.weight, ... or
 /// model.embed_tokens.weight, model.layers.0.self_attn.q_proj.weight, ...; lm_head.weight exists
 /// only when the head is not tied.
+///
+/// With `sequence` one sample lies over several ranks (docs/distributed.md): tokens and targets are
+/// this rank's part of every sample (sequence_part() cuts them), of one size on all ranks, which
+/// hold the same weights and call the same functions in the same order, backward included. Results
+/// are those of this rank's tokens: losses, weights and gradients are sums that add up over the
+/// ranks to those of one rank. Masks of dropout are those of one rank too; for them channels times
+/// the part's tokens must be a multiple of 8. heads and kv_heads must be multiples of the ranks.
 struct Gpt {
   GptConfig config;
   Embedding tokens;
@@ -85,7 +95,8 @@ struct Gpt {
   std::vector<Block> blocks;
   Norm norm;
   Linear head;
-  ActivationPolicy activations;  // may change between steps
+  ActivationPolicy activations;      // may change between steps
+  Communicator* sequence = nullptr;  // must outlive the backward passes; null: whole samples
 
   Gpt(ParameterSet& set, const GptConfig& config);
 
