@@ -17,7 +17,10 @@ namespace accrue::test {
 class Baton {
  public:
   Baton(int ranks, std::uint64_t seed)
-      : seed_(seed), runs_(static_cast<std::size_t>(ranks), true), brought_(runs_.size()) {
+      : seed_(seed),
+        size_(ranks),
+        runs_(static_cast<std::size_t>(ranks), true),
+        brought_(runs_.size()) {
     holder_ = pick();
   }
 
@@ -25,7 +28,7 @@ class Baton {
    public:
     Rank(Baton& baton, int rank) : baton_(baton), rank_(rank) {}
     int rank() const override { return rank_; }
-    int size() const override { return static_cast<int>(baton_.runs_.size()); }
+    int size() const override { return baton_.size_; }
     void max(std::span<std::int64_t> values) override { baton_.meet(rank_, values); }
 
    private:
@@ -41,9 +44,9 @@ class Baton {
   }
   /// Runs `body` once per rank; returns what each threw, or null.
   std::vector<std::exception_ptr> run(const std::function<void(Rank&)>& body) {
-    std::vector<std::exception_ptr> thrown(runs_.size());
+    std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(size_));
     std::vector<std::thread> threads;
-    for (std::size_t r = 0; r < runs_.size(); ++r)
+    for (std::size_t r = 0; r < thrown.size(); ++r)
       threads.emplace_back([&, r] {
         mine_ = static_cast<int>(r);
         Rank rank(*this, mine_);
@@ -73,7 +76,7 @@ class Baton {
     for (std::size_t r = 0; r < runs_.size(); ++r)
       if (runs_[r]) able.push_back(static_cast<int>(r));
     if (able.empty()) {
-      stuck_ = gone_ < static_cast<int>(runs_.size());
+      stuck_ = gone_ < size_;
       return -1;
     }
     return able[(mix64(mix64(seed_) + ++drawn_) >> 32) % able.size()];
@@ -90,7 +93,7 @@ class Baton {
   void meet(int rank, std::span<std::int64_t> values) {
     std::unique_lock lock(mutex_);
     brought_[static_cast<std::size_t>(rank)] = values;
-    if (++present_ < static_cast<int>(runs_.size())) {
+    if (++present_ < size_) {
       runs_[static_cast<std::size_t>(rank)] = false;
       pass(lock);
       return;
@@ -107,6 +110,7 @@ class Baton {
 
   inline static thread_local int mine_ = -1;
   const std::uint64_t seed_;
+  const int size_;
   std::uint64_t drawn_ = 0;
   std::mutex mutex_;
   std::condition_variable passed_;
