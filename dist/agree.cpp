@@ -4,14 +4,14 @@
 
 namespace accrue::dist {
 
-std::optional<Failure> failure_of(const std::function<void()>& body) {
+std::optional<AgreedError> failure_of(const std::function<void()>& body) {
   try {
     body();
     return std::nullopt;
   } catch (const Error& e) {
-    return Failure{e.code(), e.what()};
+    return AgreedError{e.code(), e.what()};
   } catch (const std::exception& e) {
-    return Failure{ErrorCode::kInternal, e.what()};
+    return AgreedError{ErrorCode::kInternal, e.what()};
   }
 }
 
@@ -31,7 +31,7 @@ std::vector<std::string> gather_texts(Peers& peers, std::string_view mine) {
   return texts;
 }
 
-std::optional<Failure> agree(Peers& peers, const std::optional<Failure>& mine) {
+std::optional<AgreedError> agree(Peers& peers, const std::optional<AgreedError>& mine) {
   // The code goes in front of the text, as one character.
   const std::string brought =
       mine ? static_cast<char>('A' + static_cast<int>(mine->code)) + mine->text : std::string();
@@ -46,7 +46,7 @@ std::optional<Failure> agree(Peers& peers, const std::optional<Failure>& mine) {
     text += all[r].substr(1);
   }
   if (!code) return std::nullopt;
-  return Failure{*code, text};
+  return AgreedError{*code, text};
 }
 
 void together(Peers& peers, const std::function<void()>& body) {

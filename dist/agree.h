@@ -11,19 +11,19 @@
 
 namespace accrue::dist {
 
-struct Failure {
+struct AgreedError {
   ErrorCode code = ErrorCode::kIo;
   std::string text;
 };
 /// What `body` threw, as a value.
-std::optional<Failure> failure_of(const std::function<void()>& body);
+std::optional<AgreedError> failure_of(const std::function<void()>& body);
 
 /// What every rank brought, rank by rank. Collective.
 std::vector<std::string> gather_texts(Peers& peers, std::string_view mine);
 
 /// Collective. If any rank brings a failure, all get the same one: the code of the first such rank,
 /// and what each of them says.
-std::optional<Failure> agree(Peers& peers, const std::optional<Failure>& mine);
+std::optional<AgreedError> agree(Peers& peers, const std::optional<AgreedError>& mine);
 /// Runs `body` and throws on all ranks what agree() makes of it.
 void together(Peers& peers, const std::function<void()>& body);
 /// Whether all ranks bring the same value. Collective.

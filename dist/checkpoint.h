@@ -105,7 +105,7 @@ class Checkpointer {
  private:
   enum class Phase { kIdle, kWriting, kPublishing };
   struct Outcome {
-    std::optional<Failure> failure;
+    std::optional<AgreedError> failure;
     std::string shard;  // what this rank wrote, as to_json_shard() has it
   };
   void prepare(std::int64_t step);
@@ -117,7 +117,7 @@ class Checkpointer {
   void prune() noexcept;
   std::string in_folder(const std::string& name) const;
   std::vector<std::int64_t> steps();
-  std::optional<Failure> open(std::int64_t step, CheckpointInfo& info);
+  std::optional<AgreedError> open(std::int64_t step, CheckpointInfo& info);
 
   CheckpointOptions options_;
   Peers& peers_;

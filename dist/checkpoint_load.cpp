@@ -31,7 +31,7 @@ std::vector<std::int64_t> Checkpointer::steps() {
   return out;
 }
 
-std::optional<Failure> Checkpointer::open(std::int64_t step, CheckpointInfo& info) {
+std::optional<AgreedError> Checkpointer::open(std::int64_t step, CheckpointInfo& info) {
   const std::string path = in_folder(step_name(step));
   auto manifest = std::make_shared<Manifest>();
   const auto failure = agree(
@@ -47,7 +47,7 @@ std::optional<Failure> Checkpointer::open(std::int64_t step, CheckpointInfo& inf
       }));
   if (failure) return failure;
   if (!same_everywhere(peers_, hash64(to_json(*manifest))))
-    return Failure{ErrorCode::kCorrupt, path + ": the ranks read different manifests"};
+    return AgreedError{ErrorCode::kCorrupt, path + ": the ranks read different manifests"};
   info.path = path;
   info.step = step;
   info.world = static_cast<int>(manifest->files.size());

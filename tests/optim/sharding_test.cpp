@@ -8,14 +8,16 @@ TEST_CASE("B17, B27: sharded state and gradients over 1 to 8 ranks, the step of 
           "[optim][sharding]") {
   const bool cpu = default_device().is_cpu();
   const int ranks = GENERATE(1, 2, 3, 4, 6, 8);
-  if (!cpu && ranks != 1 && ranks != 3) return;
+  if (!cpu && ranks != 3) return;  // the simulated device is slow
   for (const Numerics numerics : {Numerics::kDefault, Numerics::kExact}) {
-    Case c{.numerics = numerics, .steps = cpu ? 3 : 2};
+    if (!cpu && numerics == Numerics::kDefault) continue;
+    Case c{.numerics = numerics, .steps = cpu ? 3 : 1};
     const Result want = alone(c);
     for (const auto& [stage, policy] :
          {std::pair{ShardStage::kOptimizer, ReducePolicy::kKeepFull},
           std::pair{ShardStage::kGradients, ReducePolicy::kKeepFull},
           std::pair{ShardStage::kGradients, ReducePolicy::kReduceEach}}) {
+      if (!cpu && stage == ShardStage::kOptimizer) continue;
       INFO("ranks " << ranks << ", exact " << (numerics == Numerics::kExact) << ", stage "
                     << static_cast<int>(stage) << ", each "
                     << (policy == ReducePolicy::kReduceEach));
@@ -50,6 +52,8 @@ TEST_CASE("sharding: bfloat16 with and without master weights, AdamW and SGD",
 TEST_CASE("B31: a step that is not finite on one rank is skipped by all", "[optim][sharding]") {
   const auto policy = GENERATE(ReducePolicy::kKeepFull, ReducePolicy::kReduceEach);
   for (const Numerics numerics : {Numerics::kDefault, Numerics::kExact}) {
+    const bool each = policy == ReducePolicy::kReduceEach;
+    if (!default_device().is_cpu() && each == (numerics == Numerics::kExact)) continue;
     const Case c{.numerics = numerics,
                  .stage = ShardStage::kGradients,
                  .policy = policy,
@@ -78,6 +82,7 @@ TEST_CASE("B67: state saved by four ranks goes on with one, two, three and eight
     c.policy = ranks == 8 ? ReducePolicy::kReduceEach : ReducePolicy::kKeepFull;
     check_equal(together(c, ranks, &saved), want, c);
   }
+  if (!cpu) return;
   // And one that never stopped.
   c.steps *= 2;
   const Result unbroken = alone(c);
