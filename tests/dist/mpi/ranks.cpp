@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <vector>
+#include <accrue/core/hash.h>
 #include <accrue/dist/mpi/session.h>
 
 namespace {
@@ -139,10 +140,7 @@ void rounding(Communicator& ranks) {
   ranks.all_reduce(tf, ReduceOp::kSum, "f32")->wait();
   expect(std::memcmp(tb.view().ptr, want.data(), static_cast<std::size_t>(2 * n)) == 0,
          "bfloat16 is summed in float32 and rounded once");
-  std::int64_t hash = 0;
-  std::vector<std::int64_t> words(static_cast<std::size_t>(n / 2));
-  std::memcpy(words.data(), tf.view().ptr, words.size() * 8);
-  for (const std::int64_t w : words) hash = hash * 31 + w;
+  const auto hash = static_cast<std::int64_t>(hash64(tf));
   for (const std::int64_t other : gather(ranks, {&hash, 1}))
     expect(other == hash, "all ranks have the same bits");
   const Tensor nan = Tensor::from(std::vector<float>{1.0f, 2.0f}, {2});
