@@ -208,7 +208,7 @@ void Tape::backward_from(Tensor&& given, Tensor&& given_seed) {
     detail::fail(ErrorCode::kInternal,
                  "backward: the result is a watched tensor whose gradient has begun elsewhere; a "
                  "node must stand between them");
-  last.grad = seed.detach();
+  last.grad = seed.detach().reshape(last.shape);
   last.written = true;
   output = seed = Tensor{};
   const Pause pause;

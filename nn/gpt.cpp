@@ -104,8 +104,10 @@ Tensor Attention::operator()(const Tensor& x, Communicator* sequence) const {
     const NameScope scope(path);
     const RopeOptions rotary{.base = config.rope_base,
                              .first_position = sequence ? sequence->rank() * part : 0};
-    q = all_tokens(rope(q, rotary), 1, " q");
-    k = all_tokens(rope(k, rotary), 1, " k");
+    q = rope(q, rotary);
+    k = rope(k, rotary);
+    q = all_tokens(std::move(q), 1, " q");
+    k = all_tokens(std::move(k), 1, " k");
     v = all_tokens(std::move(v), 1, " v");
     y = attention(q, k, v, {});
   }

