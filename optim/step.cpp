@@ -52,10 +52,11 @@ std::int64_t status_of(const std::exception_ptr& error) {
 }  // namespace
 
 StepReport BatchReport::read() const {
-  ACCRUE_CHECK(owner_, "BatchReport: it belongs to no step");
-  ACCRUE_CHECK(owner_->updates_ == update_,
+  ACCRUE_CHECK(source_ && source_->optimizer,
+               "BatchReport: it belongs to no step, or to one that is gone; read() before that");
+  ACCRUE_CHECK(source_->updates == update_,
                "BatchReport: another step has begun its update since; read() before that");
-  return owner_->optimizer_.report();
+  return source_->optimizer->report();
 }
 
 struct LogicalStep::Run {
@@ -85,7 +86,8 @@ LogicalStep::LogicalStep(Optimizer& optimizer, ParameterSet& parameters, const S
       parameters_(parameters),
       ranks_(parameters.ranks()),
       options_(options),
-      patience_(options.grow_after) {
+      patience_(options.grow_after),
+      source_(std::make_shared<BatchReport::Source>(BatchReport::Source{&optimizer, 0})) {
   ACCRUE_CHECK(options.micro >= 0, "LogicalStep: micro must be at least 0, got ", options.micro);
   ACCRUE_CHECK(options.grain >= 1, "LogicalStep: grain must be at least 1, got ", options.grain);
   ACCRUE_CHECK(options.grow_after >= 0, "LogicalStep: grow_after must be at least 0, got ",
@@ -156,8 +158,8 @@ BatchReport LogicalStep::run(std::int64_t samples, const MicroLoss& loss) {
   }
   choose_next(r);
   r.report.peak = memory.interval_peak(&r.report.at_peak);
-  r.report.owner_ = this;
-  r.report.update_ = updates_;
+  r.report.source_ = source_;
+  r.report.update_ = source_->updates;
   return std::move(r.report);
 }
 
@@ -166,7 +168,7 @@ void LogicalStep::update(Run& r) {
   if (options_.find_not_finite) find_not_finite(r);
   std::exception_ptr error;
   try {
-    ++updates_;
+    ++source_->updates;
     optimizer_.step(*window_, std::exchange(r.workspace, {}));
   } catch (...) {
     if (!ranks_) throw;
@@ -175,8 +177,8 @@ void LogicalStep::update(Run& r) {
   if (!ranks_) return;
   torn_ = true;
   agree(error, &r);
-  if (options_.compare_every > 0 && updates_ % options_.compare_every == 0)
-    compare_values(parameters_, updates_);
+  if (options_.compare_every > 0 && source_->updates % options_.compare_every == 0)
+    compare_values(parameters_, source_->updates);
   torn_ = false;
 }
 
@@ -290,7 +292,9 @@ std::int64_t LogicalStep::smaller(const Run& r, std::int64_t count,
   double part = 0.75;
   const std::int64_t used = error.in_use() - r.live + error.requested();
   // Grains run one after another: their number says nothing about memory.
-  if (error.budget() > 0 && used > 0 && options_.numerics == Numerics::kDefault) {
+  const bool of_device =
+      error.budget() == Allocator::of(parameters_.device()).stats().budget;  // not of the host
+  if (error.budget() > 0 && of_device && used > 0 && options_.numerics == Numerics::kDefault) {
     // What had been used when memory ran out grows with the samples, or stays: more than this
     // cannot fit. Later guesses must not creep.
     const double fits =

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -46,12 +47,16 @@ struct BatchReport {
   double forward_seconds = 0, backward_seconds = 0, optimizer_seconds = 0;
 
   /// Loss, weight, norm, learning rate and counters of this step. Waits for the device. An error
-  /// once the LogicalStep has begun another update.
+  /// once the LogicalStep has begun another update, or is gone.
   StepReport read() const;
 
  private:
   friend class LogicalStep;
-  const LogicalStep* owner_ = nullptr;
+  struct Source {
+    const Optimizer* optimizer;  // null: the LogicalStep is gone
+    std::int64_t updates;
+  };
+  std::shared_ptr<const Source> source_;
   std::int64_t update_ = 0;
 };
 
@@ -100,6 +105,9 @@ class LogicalStep {
  public:
   /// Begins a window of its own on the set: one LogicalStep (or Window) at a time.
   LogicalStep(Optimizer& optimizer, ParameterSet& parameters, const StepOptions& options = {});
+  ~LogicalStep() { source_->optimizer = nullptr; }
+  LogicalStep(const LogicalStep&) = delete;
+  LogicalStep& operator=(const LogicalStep&) = delete;
 
   BatchReport run(std::int64_t samples, const MicroLoss& loss);
   /// The same: `loss_of` gets slices of the batch.
@@ -145,7 +153,7 @@ class LogicalStep {
   std::int64_t wanted_, size_;  // samples; at most kWhole
   std::int64_t proven_ = 0;     // the size of the last step
   int good_ = 0, patience_;
-  std::int64_t updates_ = 0;
+  std::shared_ptr<BatchReport::Source> source_;
   bool torn_ = false;  // an update failed on some rank
 };
 }  // namespace accrue::optim

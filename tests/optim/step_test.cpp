@@ -80,6 +80,13 @@ TEST_CASE("LogicalStep: a batch is cut, summed, clipped and used for one update"
            [&](const data::Batch& micro) { return model.loss(micro.tokens, micro.targets); });
   CHECK(error_of([&] { (void)report.read(); }) ==
         "BatchReport: another step has begun its update since; read() before that");
+  optim::BatchReport left;
+  {
+    optim::LogicalStep other(optimizer, parameters, {.micro = 3});
+    left = other.run(
+        batch, [&](const data::Batch& micro) { return model.loss(micro.tokens, micro.targets); });
+  }
+  CHECK(error_of([&] { (void)left.read(); }).find("or to one that is gone") != std::string::npos);
 }
 
 TEST_CASE("LogicalStep: the same step as a window by hand, to the bit", "[optim][step]") {
