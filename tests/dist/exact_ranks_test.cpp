@@ -3,6 +3,9 @@
 #include <cmath>
 #include <accrue/core/hash.h>
 #include <accrue/dist/threads.h>
+#include <accrue/nn/gpt.h>
+#include <accrue/nn/init.h>
+#include <accrue/optim/bucket_sums.h>
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/small_model.h"
@@ -127,4 +130,38 @@ TEST_CASE("exact mode: exponents that differ between ranks are refused", "[dist]
           "Window: the ranks' exponents of exact mode differ; restore them from one "
           "checkpoint");
   }
+}
+
+TEST_CASE(
+    "B22: a tied weight in recomputed blocks leaves once per window, with the bits of no "
+    "recomputing",
+    "[dist][ranks]") {
+  const RaggedBatch batch(4);
+  std::vector<std::vector<std::uint64_t>> hashes(2);
+  for (const bool again : {false, true})
+    for (const auto numerics : {Numerics::kDefault, Numerics::kExact}) {
+      std::vector<std::uint64_t> by_rank(2);
+      dist::ThreadWorld(2).run([&](Communicator& world) {
+        ParameterSet set;
+        nn::Gpt gpt(set, tiny_config());  // its head is its table
+        set.allocate(default_device(), DType::kF32, MasterWeights::kDevice,
+                     {.ranks = &world, .window = 2000, .first_window = 500});
+        nn::initialize(set, 5);
+        if (again) gpt.activations.blocks = {Recompute::kBlock, Recompute::kBlock};
+        optim::Sgd sgd(set, optim::constant(0.1));
+        optim::LogicalStep step(sgd, set, {.micro = 1, .numerics = numerics});
+        const auto buckets = static_cast<std::int64_t>(optim::BucketSums(set).buckets().size());
+        const auto before = world.stats().collectives;
+        step.run(2, [&](std::int64_t first, std::int64_t count) {
+          const auto micro = batch.micro(2 * world.rank() + first, count, 0, kContext);
+          return gpt.loss(micro.tokens, micro.targets, micro.random);
+        });
+        if (buckets < 3 || world.stats().collectives - before != buckets + 1)
+          throw std::runtime_error("collectives");
+        by_rank[static_cast<std::size_t>(world.rank())] = hash64(set.values());
+      });
+      CHECK(by_rank[0] == by_rank[1]);
+      hashes[again].push_back(by_rank[0]);
+    }
+  CHECK(hashes[0] == hashes[1]);
 }
