@@ -17,6 +17,7 @@ LossPoint point_of(const nlohmann::json& line) {
 }  // namespace
 
 Log::Log(std::string path, std::int64_t windows_done) : path_(std::move(path)) {
+  if (path_.empty()) return;
   std::string keep;
   std::ifstream old(path_);
   for (std::string line; windows_done > 0 && std::getline(old, line);) {
@@ -34,7 +35,7 @@ Log::Log(std::string path, std::int64_t windows_done) : path_(std::move(path)) {
 }
 
 void Log::write(const nlohmann::json& line) {
-  out_ << line.dump() << '\n' << std::flush;
+  if (!path_.empty()) out_ << line.dump() << '\n' << std::flush;
   if (!out_) accrue::detail::fail(ErrorCode::kIo, path_ + ": writing failed; is the disk full?");
   points_.push_back(point_of(line));
 }

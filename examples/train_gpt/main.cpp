@@ -1,6 +1,7 @@
 // train_gpt: trains a small GPT on a text, any logical batch on whatever memory there is.
 #include <csignal>
 #include <unistd.h>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -30,6 +31,31 @@ void on_signal(int number) {
   if (stop_signal != 0 && number == SIGINT)
     _exit(130);  // asked twice; checkpoints are whole files or none
   stop_signal = number;
+}
+
+// The number of -n or --ranks, which is taken out; 0: not given.
+int take_ranks(std::vector<std::string>& given) {
+  int ranks = 0;
+  for (std::size_t i = 0; i < given.size();) {
+    const bool apart = given[i] == "-n" || given[i] == "--ranks";
+    const bool joined = given[i].starts_with("--ranks=");
+    if (!joined && !(apart && i + 1 < given.size())) {
+      ++i;
+      continue;
+    }
+    const std::string text = joined ? given[i].substr(8) : given[i + 1];
+    const auto r = std::from_chars(text.data(), text.data() + text.size(), ranks);
+    ACCRUE_CHECK(r.ec == std::errc{} && r.ptr == text.data() + text.size() && ranks >= 1,
+                 "-n: expected a number of ranks, got '", text, "'");
+    const auto at = given.begin() + static_cast<std::ptrdiff_t>(i);
+    given.erase(at, at + (joined ? 1 : 2));
+  }
+  return ranks;
+}
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& w : words) text += w + '\n';
+  return text;
 }
 
 using Clock = std::chrono::steady_clock;
@@ -71,6 +97,7 @@ void check_recipe(const std::string& path, const std::string& stored, const std:
 
 struct Session {
   const Options& o;
+  Communicator& ranks;
   std::vector<std::string> arguments;
   Corpus corpus;
   optim::Plan plan;
@@ -78,8 +105,17 @@ struct Session {
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<dist::Checkpointer> checkpointer;
   std::int64_t window = 0;  // logical batches done
+  bool stopped = false;     // by a signal
   std::int64_t saved = -1;  // the window of the last checkpoint in o.out
 
+  bool speaks() const { return ranks.rank() == 0; }
+  Share share() const { return share_of(o.batch, o.grain, ranks.rank(), ranks.size()); }
+  /// Whether any rank was told to stop: all have to ask.
+  bool stopping() const {
+    std::int64_t stop = stop_signal;
+    ranks.max({&stop, 1});
+    return stop != 0;
+  }
   RunState run() const {
     const auto report = trainer->optimizer().report();
     return {window, report.step, report.skipped, recipe(o), corpus.hash, arguments};
@@ -119,8 +155,9 @@ void announce(const Session& s, Progress& progress) {
       o.dtype, ", vocabulary ", s.corpus.vocabulary, "\ndata     ", o.data, ": ",
       s.corpus.train->tokens().count, " tokens to train on, ",
       s.corpus.validation ? s.corpus.validation->tokens().count : 0, " held out\nbatch    ",
-      o.batch, " sequences of ", o.model.context, " tokens (", tokens, " tokens)\nplan     ",
-      to_string(s.plan.chosen.knobs, s.plan.request.blocks.size()), "\nmemory   ",
+      o.batch, " sequences of ", o.model.context, " tokens (", tokens, " tokens)",
+      s.ranks.size() > 1 ? detail::concat(" on ", s.ranks.size(), " ranks") : std::string(),
+      "\nplan     ", to_string(s.plan.chosen.knobs, s.plan.request.blocks.size()), "\nmemory   ",
       o.memory > 0 ? "budget " + format_bytes(o.memory) : std::string("no budget"),
       ", predicted peak ", format_bytes(s.plan.chosen.peak), whole_batch(s), "\nthreads  ",
       num_threads(), ", instruction set ", name_of(current_isa())));
@@ -140,16 +177,19 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
   std::int64_t tokens_done = 0, skipped_in_a_row = 0;
   bool memory_drawn = false;
   const std::int64_t first_window = s.window;
-  while (s.window < o.steps && stop_signal == 0) {
+  bool stop = false;
+  while (s.window < o.steps && !stop) {
     const auto begin = Clock::now();
     const std::optional<data::Batch> batch = s.loader->next();
     if (!batch) break;
-    const bool record = !memory_drawn && s.window == std::min(first_window + 1, o.steps - 1);
+    const bool record =
+        s.speaks() && !memory_drawn && s.window == std::min(first_window + 1, o.steps - 1);
     const CategoryBytes before = memory.stats().live_by_category;
     std::optional<TraceRecorder> trace;
     if (record && !o.trace.empty()) trace.emplace(TraceOptions{.synchronize = true});
     if (record) memory.start_timeline();
-    const optim::BatchReport how = s.trainer->step(*batch, s.window);
+    const Share mine = s.share();
+    const optim::BatchReport how = s.trainer->step(batch->slice(mine.first, mine.count), s.window);
     const optim::StepReport report = how.read();
     if (trace) {
       trace->stop();
@@ -184,8 +224,10 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
                         {"retries", how.retries},
                         {"peak_bytes", status.peak_bytes}};
     skipped_in_a_row = report.skip ? skipped_in_a_row + 1 : 0;
-    const bool last = s.window == o.steps || stop_signal != 0;
-    if (s.corpus.validation && (last || (o.eval_every > 0 && s.window % o.eval_every == 0))) {
+    stop = s.stopped = s.stopping();
+    const bool last = s.window == o.steps || stop;
+    if (s.speaks() && s.corpus.validation &&
+        (last || (o.eval_every > 0 && s.window % o.eval_every == 0))) {
       status.validation =
           s.trainer->evaluate(*s.corpus.validation, o.eval_samples, s.plan.chosen.knobs.micro);
       line["validation"] = number_or_null(status.validation);
@@ -238,12 +280,16 @@ void finish(Session& s, Log& log, const std::vector<std::string>& drawn) {
 
 int run(int argc, char** argv) {
   std::vector<std::string> given(argv + 1, argv + argc);
-  const auto peers = dist::self_communicator();
+  if (const int ranks = take_ranks(given); ranks > 1) dist::relaunch_under_mpirun(ranks, given);
+  // The handlers below are this program's.
+  dist::Context context({.configuration = joined(given), .signals = false});
+  Communicator* const peers = &context.world();
+  const bool many = peers->size() > 1, speaks = peers->rank() == 0;
   std::optional<Found> found;
   if (const std::string path = resume_of(given); !path.empty()) {
     found = find_checkpoint(path, *peers);
     for (const std::string& why : found->info.passed_over)
-      std::fprintf(stderr, "train_gpt: passed over %s\n", why.c_str());
+      if (speaks) std::fprintf(stderr, "train_gpt: passed over %s\n", why.c_str());
   }
   std::vector<std::string> all = with_stored_arguments(given, found);
   std::vector<char*> pointers{argv[0]};
@@ -253,11 +299,16 @@ int run(int argc, char** argv) {
   if (!parsed.run) return parsed.exit_code;
 
   set_num_threads(o.threads);
+  if (o.threads == 0 && many)
+    set_num_threads(std::max(num_threads() / std::max(context.local_size(), 1), 1));
   set_log_callback([](LogLevel level, std::string_view text) {
     if (level >= LogLevel::kWarning)
       std::fprintf(stderr, "train_gpt: %.*s\n", static_cast<int>(text.size()), text.data());
   });
-  const Device device = Device::parse(o.device);
+  Device device = Device::parse(o.device);
+  if (many && device.is_cuda())
+    detail::fail(ErrorCode::kUnsupported,
+                 "train_gpt: several ranks on GPUs are not there yet; use --device cpu");
   (void)backend(device);
   o.device = to_string(device);
   ACCRUE_CHECK(!device.is_meta(), "--device ", o.device, ": training needs a device with memory");
@@ -271,11 +322,18 @@ int run(int argc, char** argv) {
       keep.push_back(all[i]);
   }
   keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
-  Session s{o, keep, load_corpus(o), {}, nullptr, nullptr, nullptr};
-  s.plan = optim::plan(plan_request(o, s.corpus.vocabulary),
-                       meta_step(o, s.corpus.vocabulary, s.corpus.validation.get()));
+  ACCRUE_CHECK(!many || !o.verify, "--verify is for one rank");
+  Session s{o, *peers, keep, load_corpus(o), {}, nullptr, nullptr, nullptr};
+  Options largest = o;  // what the plan is for: the largest share
+  for (int r = 0; r < peers->size(); ++r)
+    largest.batch =
+        r == 0 ? share_of(o.batch, o.grain, 0, peers->size()).count
+               : std::max(largest.batch, share_of(o.batch, o.grain, r, peers->size()).count);
+  s.plan = optim::plan(plan_request(largest, s.corpus.vocabulary),
+                       meta_step(largest, s.corpus.vocabulary, s.corpus.validation.get()));
   if (o.plan) {
-    std::printf("%s", to_string(s.plan).c_str());
+    if (speaks) std::printf("%s", to_string(s.plan).c_str());
+    context.finish();
     return 0;
   }
   optim::Knobs knobs = s.plan.chosen.knobs;
@@ -283,7 +341,7 @@ int run(int argc, char** argv) {
   if (o.verify) return verify(o, s.corpus, knobs, device);
   std::filesystem::create_directories(o.out);
   Allocator::of(device).set_budget(o.memory);
-  s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device, knobs);
+  s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device, knobs, peers);
   // Going on in the run's own folder; elsewhere, and for a new run, what is there is another run's.
   bool own = false;
   if (found) {
@@ -295,8 +353,10 @@ int run(int argc, char** argv) {
     own = std::filesystem::equivalent(found->folder, o.out);
     if (own) s.saved = s.window;
   }
-  const std::string aside = set_checkpoints_aside(o.out, own ? s.window : -1);
-  if (found && !own) {
+  std::string aside;
+  if (speaks) aside = set_checkpoints_aside(o.out, own ? s.window : -1);
+  barrier(*peers);
+  if (speaks && found && !own) {
     std::error_code none;
     std::filesystem::remove(o.out + "/log.jsonl", none);
     std::filesystem::copy_file(found->folder + "/log.jsonl", o.out + "/log.jsonl", none);
@@ -314,26 +374,27 @@ int run(int argc, char** argv) {
   s.loader = std::make_unique<data::Loader>(s.corpus.train, order);
 
   std::vector<std::string> files;
-  Log log(o.out + "/log.jsonl", s.window);
+  Log log(speaks ? o.out + "/log.jsonl" : std::string(), s.window);
   int code = 0;
   {
-    Progress progress(o.quiet);
-    if (!o.quiet) announce(s, progress);
+    Progress progress(o.quiet, !speaks);
+    if (speaks && !o.quiet) announce(s, progress);
     if (!aside.empty())
       progress.note("checkpoints that are not of this run were moved to " + aside);
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);
     std::signal(SIGUSR1, on_signal);
     code = train(s, log, progress, files);
-    if (code == 0 && stop_signal != 0 && s.window < o.steps) {
+    if (code == 0 && s.stopped && s.window < o.steps) {
       progress.note(detail::concat("train_gpt: stopped by a signal after step ", s.window, " of ",
                                    o.steps, "; everything is saved. Go on with\n  ", argv[0],
                                    " --resume ", o.out));
       code = kExitStopped;
     }
   }
-  if (code == 0) finish(s, log, files);
-  if (o.hash) std::printf("weights %s\n", to_hex(state_hash(*s.trainer)).c_str());
+  if (speaks && code == 0) finish(s, log, files);
+  if (speaks && o.hash) std::printf("weights %s\n", to_hex(state_hash(*s.trainer)).c_str());
+  context.finish();
   return code;
 }
 }  // namespace

@@ -92,6 +92,11 @@ Parsed parse(int argc, char** argv, Options& o) {
                "Share the token embedding with the output head")
       ->group("Model");
 
+  app.add_option("-n,--ranks", o.ranks,
+                 "Processes that share each batch: the program starts itself that often under "
+                 "mpirun. The result of one rank, to the bit with --numerics exact")
+      ->check(positive)
+      ->group("Batch and memory");
   app.add_option("--batch", o.batch,
                  "Logical batch: sequences per optimizer step. Never changed by the program")
       ->check(positive)

@@ -15,10 +15,11 @@ struct Options {
   accrue::nn::GptConfig model;
   std::string shape = "gpt2";
   // batch and memory
-  std::int64_t batch = 64;                     // the logical batch, in sequences
-  std::int64_t micro = 0;                      // 0: chosen to fit the budget
-  std::int64_t memory = 0;                     // budget in bytes; 0: none
-  std::string recompute = "auto";              // auto, none, mlps or blocks
+  int ranks = 1;                   // taken out of the arguments by main() before they are parsed
+  std::int64_t batch = 64;         // the logical batch, in sequences
+  std::int64_t micro = 0;          // 0: chosen to fit the budget
+  std::int64_t memory = 0;         // budget in bytes; 0: none
+  std::string recompute = "auto";  // auto, none, mlps or blocks
   std::int64_t loss_rows = -1, mlp_rows = -1;  // -1: chosen; 0: all
   std::string offload = "auto";                // auto, yes or no
   bool state_on_host = false;                  // moments, and master weights of bf16

@@ -19,8 +19,9 @@ std::string format_duration(double seconds) {
   return text;
 }
 
-Progress::Progress(bool quiet)
-    : quiet_(quiet),
+Progress::Progress(bool quiet, bool silent)
+    : quiet_(quiet || silent),
+      silent_(silent),
       terminal_(isatty(STDOUT_FILENO) == 1),
       last_(Clock::now() - std::chrono::hours(1)) {}
 Progress::~Progress() {
@@ -71,6 +72,7 @@ void Progress::show(const Status& s, bool force) {
 }
 
 void Progress::note(const std::string& text) {
+  if (silent_) return;
   if (drawn_) std::fputs("\r\033[K", stdout);
   drawn_ = false;
   std::printf("%s\n", text.c_str());

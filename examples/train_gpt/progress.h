@@ -17,8 +17,8 @@ struct Status {
 
 class Progress {
  public:
-  /// Writes to stdout. `quiet`: nothing but notes.
-  explicit Progress(bool quiet);
+  /// Writes to stdout. `quiet`: nothing but notes. `silent`: nothing; another rank speaks.
+  explicit Progress(bool quiet, bool silent = false);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -28,7 +28,7 @@ class Progress {
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool quiet_, terminal_, drawn_ = false;
+  bool quiet_, silent_, terminal_, drawn_ = false;
   Clock::time_point last_;
 };
 

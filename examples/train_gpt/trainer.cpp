@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <accrue/nn/generate.h>
+#include <accrue/optim/rank_sums.h>
 
 namespace train_gpt {
 using namespace accrue;
@@ -18,12 +19,20 @@ optim::Schedule schedule(const Options& o) {
 }
 }  // namespace
 
+Share share_of(std::int64_t batch, std::int64_t grain, int rank, int ranks) {
+  const std::int64_t grains = (batch + grain - 1) / grain;
+  const std::int64_t first = std::min(grains * rank / ranks * grain, batch);
+  return {first, std::min(grains * (rank + 1) / ranks * grain, batch) - first};
+}
+
 Trainer::Trainer(const Options& o, std::int64_t vocabulary, Device device,
-                 const optim::Knobs& knobs)
+                 const optim::Knobs& knobs, Communicator* ranks)
     : options_(o), device_(device), model_(parameters_, with_vocabulary(o.model, vocabulary)) {
   parameters_.allocate(device, o.dtype == "bf16" ? DType::kBF16 : DType::kF32,
-                       o.state_on_host ? MasterWeights::kHost : MasterWeights::kDevice);
+                       o.state_on_host ? MasterWeights::kHost : MasterWeights::kDevice,
+                       {.ranks = ranks});
   nn::initialize(parameters_, o.seed);
+  optim::broadcast_values(parameters_);
   const optim::StateOptions state{.on_host = o.state_on_host};
   if (o.optimizer == "adamw") {
     optimizer_ = std::make_unique<optim::AdamW>(

@@ -12,13 +12,21 @@
 
 namespace train_gpt {
 
+/// The samples [first, first + count) of a logical batch that are a rank's: whole grains in a row,
+/// as evenly as they go. Which samples make up the batch does not depend on the ranks.
+struct Share {
+  std::int64_t first = 0, count = 0;
+};
+Share share_of(std::int64_t batch, std::int64_t grain, int rank, int ranks);
+
 class Trainer {
  public:
+  /// `ranks`: those that train together; null: there is one.
   Trainer(const Options& options, std::int64_t vocabulary, accrue::Device device,
-          const accrue::optim::Knobs& knobs);
+          const accrue::optim::Knobs& knobs, accrue::Communicator* ranks = nullptr);
 
-  /// One logical step. `window` numbers the logical batches: dropout depends on it and on the
-  /// samples' global indices only.
+  /// One logical step; `batch` is this rank's share of it. `window` numbers the logical batches:
+  /// dropout depends on it and on the samples' global indices only.
   accrue::optim::BatchReport step(const accrue::data::Batch& batch, std::int64_t window);
   /// Mean loss per token of the first `samples` sequences, without dropout.
   double evaluate(const accrue::data::Dataset& dataset, std::int64_t samples, std::int64_t micro);
