@@ -69,6 +69,25 @@ elseif(ACCRUE_HAS_CUDA)
   set(ACCRUE_CUDA_LIBRARIES CUDA::cudart CUDA::cublasLt)
 endif()
 
+# NCCL: beside the toolkit or of the system. The simulated one needs its header alone.
+set(ACCRUE_HAS_NCCL 0)
+if(NOT ACCRUE_NCCL MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "ACCRUE_NCCL=${ACCRUE_NCCL}: expected AUTO, ON or OFF.")
+endif()
+if(ACCRUE_HAS_CUDA AND NOT ACCRUE_NCCL STREQUAL "OFF")
+  if(ACCRUE_CUDA_SIM)
+    find_package(Nccl 2.18 MODULE COMPONENTS headers)
+  else()
+    find_package(Nccl 2.18 MODULE COMPONENTS headers library)
+  endif()
+  if(Nccl_FOUND)
+    set(ACCRUE_HAS_NCCL 1)
+  endif()
+endif()
+if(ACCRUE_NCCL STREQUAL "ON" AND NOT ACCRUE_HAS_NCCL)
+  message(FATAL_ERROR "ACCRUE_NCCL=ON, but there is no CUDA back end, or no NCCL 2.18 or later (Debian: libnccl-dev).")
+endif()
+
 # accrue_cuda_objects(<target> <sources...>): an object library of .cu files, compiled by nvcc, or by the C++
 # compiler with the checks of the simulated device.
 function(accrue_cuda_objects target)

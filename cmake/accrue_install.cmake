@@ -8,5 +8,5 @@ configure_package_config_file(cmake/accrueConfig.cmake.in accrueConfig.cmake
                               INSTALL_DESTINATION "${ACCRUE_CMAKE_DIR}")
 write_basic_package_version_file(accrueConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/accrueConfig.cmake" "${PROJECT_BINARY_DIR}/accrueConfigVersion.cmake"
-              cmake/FindDnnl.cmake
+              cmake/FindDnnl.cmake cmake/FindNccl.cmake
         DESTINATION "${ACCRUE_CMAKE_DIR}")

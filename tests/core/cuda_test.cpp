@@ -2,6 +2,8 @@
 #include <accrue/config.h>
 #if ACCRUE_HAS_CUDA
   #include <cuda_runtime_api.h>
+  #include <algorithm>
+  #include <future>
   #include <accrue/core/allocator.h>
   #include <accrue/core/cuda/backend.h>
   #include <accrue/core/cuda/fault.h>
@@ -180,6 +182,33 @@ TEST_CASE("cuda: several devices in one process", "[core][cuda]") {
   const Tensor there = Tensor::empty({1000}, DType::kF32, Device::cuda(1));
   CHECK(Allocator::of(Device::cuda(0)).stats().live == live);
   CHECK(Allocator::of(Device::cuda(1)).stats().live >= 4000);
+}
+
+TEST_CASE("cuda: each thread has a device of its own", "[core][cuda]") {
+  if (skipped_without_cuda(2)) return;
+  const int devices = std::min(4, device_count(DeviceType::kCuda));
+  const auto wrong = [](int i) {
+    const Device device = Device::cuda(i);
+    const DeviceScope on(device);
+    const OwnedStream side(device);
+    const auto in = numbers(700);
+    for (int round = 0; round < 20; ++round) {
+      const Tensor a = Tensor::from(in, {700}), b = Tensor::empty({700}, DType::kF32);
+      fill(b, static_cast<float>(i * 100 + round));
+      Event ready(device);
+      ready.record(a.stream());
+      const StreamScope beside(side.get());
+      ready.wait(side.get());
+      if (a.device() != device || a.clone().to_vector<float>() != in) return true;
+      if (b.clone().to_vector<float>() !=
+          std::vector<float>(700, static_cast<float>(i * 100 + round)))
+        return true;
+    }
+    return false;
+  };
+  std::vector<std::future<bool>> results;
+  for (int i = 0; i < devices; ++i) results.push_back(std::async(std::launch::async, wrong, i));
+  for (std::future<bool>& r : results) CHECK_FALSE(r.get());
 }
 
 TEST_CASE("cuda: a program that sets the device itself does not lead ours astray", "[core][cuda]") {

@@ -202,13 +202,13 @@ unsigned enqueue(cudaStream_t stream, const char* name, std::function<void()> ru
   return submit(stream, std::move(work));
 }
 
-void declare(unsigned operation, const Access& access) {
+void declare(unsigned operation, const std::vector<Access>& accesses) {
   const Lock lock;
   const Execution before = now;
   for (cudaStream_t s : streams()) {
     if (s->queue.empty() || s->queue.front().operation != operation) continue;
     now = {operation, 0, &s->queue.front().clock};
-    check_accesses({access});
+    check_accesses(accesses);
   }
   now = before;
 }

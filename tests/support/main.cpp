@@ -64,7 +64,7 @@ constexpr int kSkipped = 77;  // what CTest takes for it
 /// it was.
 int main(int argc, char** argv) {
 #if ACCRUE_CUDA_SIM
-  if (!std::getenv("SIM_DEVICES")) simcuda::set_devices(2);
+  if (!std::getenv("SIM_DEVICES")) simcuda::set_devices(4);
 #endif
   const char* name = std::getenv("ACCRUE_TEST_DEVICE");
   const accrue::Device device = accrue::Device::parse(name ? name : "cpu");

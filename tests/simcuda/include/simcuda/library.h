@@ -35,9 +35,9 @@ struct Access {
 unsigned enqueue(cudaStream_t stream, const char* name, std::function<void()> run,
                  std::vector<Access> accesses, std::function<bool()> ready = {});
 
-/// Checks an access on behalf of operation `op`, for a collective whose one `run` works for the
-/// operations of all ranks. Only from inside a `run`.
-void declare(unsigned op, const Access& access);
+/// Checks accesses on behalf of operation `op`, which is at the head of its stream: for a
+/// collective whose one `run` works for the operations of all ranks. Only from inside a `run`.
+void declare(unsigned op, const std::vector<Access>& accesses);
 
 /// Adds a report (simcuda.h): wrong use of the library that the real one would not survive.
 void report_misuse(const char* kind, const std::string& text);

@@ -13,7 +13,7 @@ namespace simcuda {
 /// One finding. `kind` is one of: "race", "race-between-blocks", "stream-race", "uninitialised",
 /// "out-of-bounds", "use-after-free", "misaligned", "host-memory", "parameter-write",
 /// "divergent-barrier", "warp-mask", "shuffle", "cp.async", "launch-limit", "watchdog", "trap",
-/// "deadlock", "bad-free", "bad-handle", "policy", "assumption", "ldmatrix", "library".
+/// "deadlock", "bad-free", "bad-handle", "policy", "assumption", "ldmatrix", "library", "nccl".
 /// `file` (without folders) and `line` say where in the kernel, as far as a place is known.
 struct Report {
   std::string kind;
