@@ -45,7 +45,7 @@ ExactSums::ExactSums(ParameterSet& parameters, BucketSums* buckets)
   exponents_now_.insert(exponents_now_.end(),
                         {kFirstTotalExponent, kFirstTotalExponent, kLeafBits});
   const Device device = parameters.device();
-  sums_ = Tensor::empty({block_ + 2}, DType::kI64, device, {"exact sums", Category::kGradient});
+  sums_ = Tensor::zeros({block_ + 2}, DType::kI64, device, {"exact sums", Category::kGradient});
   observed_ =
       Tensor::zeros({tensors()}, DType::kI64, device, {"largest leaves", Category::kGradient});
   exponents_ = Tensor::from(exponents_now_, {tensors() + 1}, device,
