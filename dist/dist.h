@@ -10,6 +10,7 @@
 #include <accrue/dist/failure.h>
 #include <accrue/dist/flight_recorder.h>
 #include <accrue/dist/launch.h>
+#include <accrue/dist/nccl/nccl.h>
 #include <accrue/dist/self.h>
 #include <accrue/dist/signals.h>
 #include <accrue/dist/threads.h>
