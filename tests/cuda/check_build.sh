@@ -18,7 +18,7 @@ fi
 # nvcc always optimises; the code of the cpu is tested elsewhere, so here it is compiled quickly.
 run cmake --preset cuda -B "$build" -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" -DACCRUE_CPU_ISAS=portable \
   -DACCRUE_INSTALL=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_CUDA_FLAGS=--no-compress
-programs=(train_gpt accrue_test_core cuda_ceilings cuda_query)
+programs=(train_gpt accrue_test_core cuda_ceilings cuda_query nccl_bus)
 run cmake --build "$build" --parallel "$(build_jobs)" --target accrue_kernels "${programs[@]}"
 
 install_packages python3
@@ -40,12 +40,19 @@ says() {
   fi
   echo "as it should: $*: $said" | head -n 3
 }
+if grep -q 'ACCRUE_HAS_NCCL 1' "$build/include/accrue/config.h"; then
+  ldd "$build/benchmarks/nccl_bus" | grep -F libnccl.so || { echo "nccl_bus does not find libnccl" && exit 1; }
+else
+  echo "no NCCL on this machine: the communicator between GPUs is not linked"
+fi
+
 export OMP_WAIT_POLICY=passive
 small=(--layers 1 --heads 1 --channels 32 --context 16 --batch 2 --steps 2 --sample 0 --eval-samples 2)
 if "$build/benchmarks/cuda_query"; then
   echo "there is a GPU here: benchmarks/device/run.sh checks what the programs do with it"
 else
   says "no NVIDIA driver" "$build/benchmarks/cuda_query"
+  says "no NVIDIA driver" "$build/benchmarks/nccl_bus"
   says "no NVIDIA driver" "$build/examples/train_gpt" "${small[@]}" --device cuda --out "$build/run-cuda"
   says "no NVIDIA driver" env ACCRUE_TEST_DEVICE=cuda "$build/tests/accrue_test_core"
   out=$("$build/examples/train_gpt" "${small[@]}" --device auto --no-pictures --out "$build/run-auto" 2>&1) ||
