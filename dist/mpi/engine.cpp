@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kText = 256;  // bytes of a description that the other ranks get to see
 
-/// Between two looks at MPI. A thread that sleeps is woken at once even where all cores are busy; one
-/// that gave up its turn by sched_yield would wait for whole turns of the others.
+/// Between two looks at MPI. A thread that sleeps is woken at once even where all cores are busy;
+/// one that gave up its turn by sched_yield would wait for whole turns of the others.
 void back_off(int polls) {
   const timespec time{0, polls < 16 ? 5'000 : 50'000};
   nanosleep(&time, nullptr);

@@ -6,8 +6,7 @@
 namespace accrue::test {
 
 Fixture::Fixture(const std::string& name)
-    : file_(
-          SafetensorsFile::open(std::string(ACCRUE_TEST_DATA) + "/" + name + ".safetensors")) {}
+    : file_(SafetensorsFile::open(std::string(ACCRUE_TEST_DATA) + "/" + name + ".safetensors")) {}
 
 Tensor Fixture::tensor(const std::string& name, DType dtype) const {
   const Tensor t = tensor(name);
