@@ -61,6 +61,10 @@ for document in "${documents[@]}"; do
         ! grep -q '\.cu"' "$commands" || grep -qF "/$path\"" "$commands" ||
           fault "$at: the build does not compile $path"
         ;;
+      *nccl*) # nor does one without NCCL
+        ! grep -q '/dist/nccl/' "$commands" || grep -qF "/$path\"" "$commands" ||
+          fault "$at: the build does not compile $path"
+        ;;
       *) grep -qF "/$path\"" "$commands" || fault "$at: the build does not compile $path" ;;
     esac
     tail -n "+$((number + 1))" "$document" | sed -n '/^ *```/q;p' | plain >"$snippet"
