@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <set>
 #include <accrue/dist/self.h>
+#include <accrue/dist/threads.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/checkpoint_state.h"
 #include "tests/support/fault_at.h"
-#include "tests/support/peers.h"
 #include "tests/support/simulated_disk.h"
 #include "tests/support/temporary_folder.h"
 
@@ -25,20 +25,18 @@ dist::CheckpointOptions options_of(const std::string& folder, bool asynchronous 
 // Saves on `ranks` threads; returns what each rank says, empty where it worked.
 std::vector<std::string> save(const dist::CheckpointOptions& options, std::int64_t step, int ranks,
                               const std::function<FileSystem&(int rank)>& fs) {
-  ThreadGroup group(ranks);
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
-  for (const auto& thrown : run_ranks(ranks, [&](int rank) {
-         ThreadPeers peers(group, rank);
-         dist::Checkpointer checkpointer(options, peers, fs(rank));
-         try {
-           checkpointer.save(state_of(step, rank, ranks));
-           checkpointer.wait();
-           if (checkpointer.acknowledged() != step) said[static_cast<std::size_t>(rank)] = "?";
-         } catch (const Error& e) {
-           said[static_cast<std::size_t>(rank)] = e.what();
-         }
-       }))
-    if (thrown) std::rethrow_exception(thrown);
+  dist::ThreadWorld(ranks).run([&](Communicator& peers) {
+    const auto rank = peers.rank();
+    dist::Checkpointer checkpointer(options, peers, fs(rank));
+    try {
+      checkpointer.save(state_of(step, rank, ranks));
+      checkpointer.wait();
+      if (checkpointer.acknowledged() != step) said[static_cast<std::size_t>(rank)] = "?";
+    } catch (const Error& e) {
+      said[static_cast<std::size_t>(rank)] = e.what();
+    }
+  });
   return said;
 }
 // The step that is found, after its content was compared; -1: none. `why` gets what was passed

@@ -1,15 +1,16 @@
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <accrue/core/crc32c.h>
 #include <accrue/core/safetensors.h>
 #include <accrue/dist/checkpoint.h>
 #include <accrue/dist/manifest.h>
 #include <accrue/dist/self.h>
+#include <accrue/dist/threads.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/checkpoint_state.h"
 #include "tests/support/fault_at.h"
-#include "tests/support/peers.h"
 #include "tests/support/simulated_disk.h"
 #include "tests/support/temporary_folder.h"
 
@@ -21,13 +22,8 @@ namespace {
 dist::CheckpointOptions in(const std::string& folder) {
   return {.folder = folder, .asynchronous = false, .chunk = 64};
 }
-void on_ranks(int size, const std::function<void(ThreadPeers&)>& body) {
-  ThreadGroup group(size);
-  for (const auto& thrown : run_ranks(size, [&](int rank) {
-         ThreadPeers peers(group, rank);
-         body(peers);
-       }))
-    if (thrown) std::rethrow_exception(thrown);
+void on_ranks(int size, const std::function<void(Peers&)>& body) {
+  dist::ThreadWorld(size).run(body);
 }
 std::string text_of(const std::string& path) { return read_text_file(path); }
 }  // namespace
@@ -37,14 +33,14 @@ TEST_CASE("scenario 24, B67: what any number of ranks saved, any number of ranks
   std::vector<std::uint32_t> crcs;  // of the tensors: they do not tell how they were cut
   for (const int writers : {1, 2, 3, 4, 7, 120}) {
     SimulatedDisk disk;
-    on_ranks(writers, [&](ThreadPeers& peers) {
+    on_ranks(writers, [&](Peers& peers) {
       dist::Checkpointer checkpointer(in("/run"), peers, disk);
       if (checkpointer.latest()) detail::fail(ErrorCode::kInternal, "a checkpoint too early");
       checkpointer.save(state_of(5, peers.rank(), writers));
       if (checkpointer.acknowledged() != 5) detail::fail(ErrorCode::kInternal, "not acknowledged");
     });
     for (const int readers : {1, 2, 3, 5, 8})
-      on_ranks(readers, [&](ThreadPeers& peers) {
+      on_ranks(readers, [&](Peers& peers) {
         dist::Checkpointer checkpointer(in("/run"), peers, disk);
         const auto info = checkpointer.latest();
         if (!info || info->step != 5 || info->world != writers || info->path != "/run/step-5" ||
@@ -65,7 +61,7 @@ TEST_CASE("scenario 24, B67: what any number of ranks saved, any number of ranks
 TEST_CASE("checkpoint: every shard is a safetensors file, replicated tensors are written once",
           "[dist][checkpoint]") {
   const TemporaryFolder folder;
-  on_ranks(3, [&](ThreadPeers& peers) {
+  on_ranks(3, [&](Peers& peers) {
     dist::Checkpointer checkpointer(in(folder / "run"), peers);
     checkpointer.save(state_of(1, peers.rank(), 3));
   });
@@ -128,12 +124,12 @@ TEST_CASE("checkpoint: parameters' names and shapes, however the block is sharde
     const Tensor shard = whole.window(first, {std::min(each, total - first)});
     return dist::parts_of(parameters, "m/", shard, first);
   };
-  on_ranks(3, [&](ThreadPeers& peers) {
+  on_ranks(3, [&](Peers& peers) {
     dist::Checkpointer checkpointer(in("/run"), peers, disk);
     checkpointer.save({1, "", {}, shard_of(block, peers)});
   });
   const Tensor back = Tensor::zeros({total}, DType::kF32);
-  on_ranks(4, [&](ThreadPeers& peers) {
+  on_ranks(4, [&](Peers& peers) {
     dist::Checkpointer checkpointer(in("/run"), peers, disk);
     const auto info = checkpointer.latest();
     checkpointer.load(*info, shard_of(back, peers));
@@ -170,7 +166,7 @@ TEST_CASE("checkpoint: any dtype; several parts of one tensor from one rank",
   };
   const Tensor flat = Tensor::from(numbers(1, 1, 0, 8), {8});
   const Tensor back = Tensor::zeros({8}, DType::kF32);
-  on_ranks(2, [&](ThreadPeers& peers) {
+  on_ranks(2, [&](Peers& peers) {
     dist::Checkpointer checkpointer(in("/run"), peers, disk);
     checkpointer.save({1, "", {}, tensors(flat, peers.rank())});
     auto into = tensors(back, 1 - peers.rank());
@@ -189,7 +185,7 @@ TEST_CASE("checkpoint: an asynchronous save holds what was there when it began",
           "[dist][checkpoint]") {
   SimulatedDisk disk;
   for (const std::int64_t limit : {std::int64_t{1} << 30, std::int64_t{10}})
-    on_ranks(3, [&](ThreadPeers& peers) {
+    on_ranks(3, [&](Peers& peers) {
       auto options = in("/run" + std::to_string(limit));
       options.asynchronous = true;
       options.snapshot_limit = limit;
@@ -272,7 +268,7 @@ TEST_CASE("checkpoint: ranks that disagree do not save", "[dist][checkpoint]") {
   SimulatedDisk disk;
   const auto said = [&](const std::function<void(dist::CheckpointState&, int rank)>& change) {
     std::string text;
-    on_ranks(2, [&](ThreadPeers& peers) {
+    on_ranks(2, [&](Peers& peers) {
       dist::Checkpointer checkpointer(in("/run"), peers, disk);
       auto state = state_of(1, peers.rank(), 2);
       change(state, peers.rank());
@@ -350,7 +346,7 @@ TEST_CASE("checkpoint: what is loaded must be what was saved", "[dist][checkpoin
 
 TEST_CASE("manifest: what is not exactly one is refused", "[dist][checkpoint][cpu]") {
   SimulatedDisk disk;
-  on_ranks(2, [&](ThreadPeers& peers) {
+  on_ranks(2, [&](Peers& peers) {
     dist::Checkpointer(in("/run"), peers, disk).save(state_of(1, peers.rank(), 2));
   });
   const std::string good = disk.content("/run/step-1/MANIFEST.json");
