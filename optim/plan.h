@@ -42,7 +42,8 @@ struct PlanRequest {
   std::optional<std::vector<Recompute>> recompute{};
   std::optional<std::int64_t> loss_rows{}, mlp_rows{};
   /// Inputs of recomputed blocks wait in the host's memory. Unset: only on CUDA, and only where
-  /// nothing fits without; the time of the copies, which run beside the computing, is not modelled.
+  /// nothing fits without. On a GPU copies run beside the computing; what does not fit beside it
+  /// counts (Rates::host).
   std::optional<bool> offload{};
   /// Ranks that each have such a batch. Then what they divide (Knobs::stage and policy) is chosen
   /// too: of what fits, the fastest. Gradients and values travel as many bytes as these blocks

@@ -21,6 +21,7 @@ class Meter final : public KernelObserver, public StepObserver {
         run_(run),
         blocks_(static_cast<int>(request.blocks.size())),
         memory_(Allocator::of(request.device)),
+        host_(Allocator::host_of(request.device)),
         begins_(request.blocks.size() + 1) {
     run_.keep.assign(request.blocks.size(), 0);
     run_.spike.assign(request.blocks.size(), 0);
@@ -43,6 +44,8 @@ class Meter final : public KernelObserver, public StepObserver {
     cut();
     part_ = Part::kStep;
     seconds_.assign(1, std::vector<double>(begins_.size()));
+    host_.reset_peak();
+    host_before_ = host_.stats().live;
     next_pass();
   }
   void micro_batch() override {
@@ -55,6 +58,7 @@ class Meter final : public KernelObserver, public StepObserver {
     if (part_ != Part::kStep) return;
     cut();
     part_ = Part::kAfter;
+    offloaded_ = host_.stats().peak - host_before_;
   }
 
   void before(std::string_view kernel, Stream) override {
@@ -92,7 +96,7 @@ class Meter final : public KernelObserver, public StepObserver {
       // The first pass writes gradients, the second adds, and so do all that were left out.
       const double times = i == 1 && full_passes > 2 ? static_cast<double>(full_passes - 1) : 1;
       for (std::size_t b = 0; b < at(blocks_); ++b) run_.block_seconds[b] += times * seconds_[i][b];
-      run_.rest_seconds += times * seconds_[i].back();
+      run_.rest_seconds += times * (seconds_[i].back() + (i > 0 ? exposed(seconds_[i]) : 0));
     }
   }
 
@@ -102,6 +106,13 @@ class Meter final : public KernelObserver, public StepObserver {
   bool mine() const { return std::this_thread::get_id() == thread_; }
   void add_seconds(double s) {
     seconds_.back()[at(kernel_owner_ < 0 ? blocks_ : kernel_owner_)] += s;
+  }
+  // Seconds of a pass in which nothing but copies of offloaded inputs runs, at most: they go out
+  // and come back, on a GPU beside the kernels of the blocks.
+  double exposed(const std::vector<double>& pass) const {
+    const double copies = 2.0 * static_cast<double>(offloaded_) / request_.rates.host;
+    if (request_.device.target() != DeviceType::kCuda) return copies;
+    return std::max(0.0, copies - std::accumulate(pass.begin(), pass.end() - 1, 0.0));
   }
   void next_pass() {
     backward_ = false;
@@ -163,7 +174,8 @@ class Meter final : public KernelObserver, public StepObserver {
   const PlanRequest& request_;
   MetaRun& run_;
   int blocks_;
-  Allocator& memory_;
+  Allocator &memory_, &host_;
+  std::int64_t host_before_ = 0, offloaded_ = 0;
   std::int64_t live_ = 0;
   std::vector<std::int64_t> begins_;  // live bytes where a block begins in forward; the head last
   MemoryStats before_;

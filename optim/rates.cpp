@@ -50,6 +50,15 @@ Rates measure_rates(Device device, DType dtype) {
         device, 1, [&] { kernels::scale_forward(from.stream(), {.x = from, .y = to.view()}); });
     rates.bytes = 2.0 * static_cast<double>(from.view().bytes()) / copy;
   }
+  {
+    const Tensor from = Tensor::zeros({numbers / 4}, DType::kF32, device);
+    const Tensor to = Tensor::on_host({numbers / 4}, DType::kF32, device);
+    const double copy = seconds_of(device, 1, [&] {
+      backend(device).copy_to_host_async(to.view().ptr, from.view().ptr, from.view().bytes(),
+                                         from.stream());
+    });
+    rates.host = static_cast<double>(from.view().bytes()) / copy;
+  }
   const Tensor one = Tensor::zeros({1}, DType::kF32, device);
   rates.call = seconds_of(
       device, 64, [&] { kernels::scale_forward(one.stream(), {.x = one, .y = one.view()}); });

@@ -222,4 +222,14 @@ TEST_CASE("plan: inputs wait on the host where nothing else fits", "[optim][plan
     CHECK_THROWS_AS(optim::plan(r, p.on_meta()), OutOfMemory);
   r.budget = 0;
   CHECK_FALSE(optim::plan(r, p.on_meta()).chosen.knobs.activations.offload);
+  // Copies take time, or hide behind the kernels.
+  r.recompute = std::vector<Recompute>(r.blocks.size(), Recompute::kBlock);
+  const auto seconds = [&](bool offload, double rate) {
+    r.offload = offload;
+    r.rates.host = rate;
+    return optim::plan(r, p.on_meta()).chosen.seconds;
+  };
+  const double plain = seconds(false, 1e3);
+  CHECK(seconds(true, 1e30) == Approx(plain).epsilon(1e-3));
+  CHECK(seconds(true, 1e3) > 2 * plain);
 }
