@@ -45,21 +45,13 @@ inline Trained train(const SequenceJob& job, Communicator* all, Communicator* se
                      std::int64_t first = 0) {
   ParameterSet set;
   nn::Gpt gpt(set, job.config);
-  set.allocate(default_device(), job.dtype);
+  set.allocate(default_device(), job.dtype, MasterWeights::kDevice, {.ranks = all});
   nn::initialize(set, 5);
   gpt.activations = job.policy;
   gpt.sequence = sequence;
   optim::AdamW adam(set, optim::constant(1e-3), optim::AdamWOptions{.eps = 1e-5});
   adam.set_max_norm(1.0);
-  optim::StepOptions options{.micro = job.micro};
-  if (all) {
-    options.peers = all;
-    options.reduce = [&](optim::Window& w) {
-      all->all_reduce(set.grads(), ReduceOp::kSum, "gradients")->wait_on(set.grads().stream());
-      all->all_reduce(w.totals(), ReduceOp::kSum, "totals")->wait_on(set.grads().stream());
-    };
-  }
-  optim::LogicalStep step(adam, set, options);
+  optim::LogicalStep step(adam, set, {.micro = job.micro});
   const RaggedBatch batch(first + job.samples);
   Trained result;
   for (int i = 0; i < job.steps; ++i) {
