@@ -43,6 +43,7 @@ alone "srun --mpi=pmix" SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2
 
 # 11: the launcher is killed.
 scenario=forever
+: >"$work/log"
 "$mpirun" -n 3 "$program" forever 20 >"$work/log" 2>&1 &
 launcher=$!
 wait_for "ready: 3 ranks"
@@ -58,6 +59,7 @@ judge 0 0 $((SECONDS - begin)) 10
 # 12: one rank is told to stop. All stop after the same step.
 for signal in USR1 TERM; do
   scenario=stop
+  : >"$work/log"  # what an earlier run said is not this one's
   timeout -k 5 60 "$mpirun" -n 2 "$program" stop 20 >"$work/log" 2>&1 &
   job=$!
   wait_for "ready: 2 ranks"

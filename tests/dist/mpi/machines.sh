@@ -70,6 +70,7 @@ echo "collectives over four machines: $((SECONDS - begin)) s"
 
 # start: four ranks that never stop by themselves, with a deadline of 6 s
 start() {
+  : >"$work/log"  # what an earlier run said is not this one's
   on_four "$faults" forever 6 >"$work/log" 2>&1 &
   job=$!
   for _ in $(seq 150); do
