@@ -139,7 +139,8 @@ void ExactSums::agree(std::vector<std::int64_t>& observed) {
   if (!observed_.device().is_meta()) observed_.copy_from_host(observed.data());
   const std::int64_t mine[] = {grains_};
   grains_ = 0;
-  for (const std::int64_t n : gather(ranks, mine)) grains_ += n;
+  for (const std::int64_t n : gather(ranks, mine))
+    grains_ += std::max<std::int64_t>(n, 0);  // in a plan the others bring nothing
 }
 
 void ExactSums::reduce() {
