@@ -184,33 +184,46 @@ void Tape::backward_from(const Tensor& output, const Tensor& seed) {
   backward_from(Tensor(output), Tensor(seed));
 }
 
-void Tape::backward_from(Tensor&& given, Tensor&& given_seed) {
-  Tensor output = std::move(given), seed = std::move(given_seed);
+Tape::Result& Tape::recorded(Tensor::Slot output) {
   ACCRUE_CHECK(mode_ == Mode::kRecord, "backward: this tape only observes, it recorded nothing");
-  const int slot = slot_of(output);
-  ACCRUE_CHECK(slot >= 0,
+  ACCRUE_CHECK(output.tape == id_ && output.index >= 0,
                "backward: the result was not recorded on this tape (no parameter or watched tensor "
                "leads to it, or it belongs to an earlier tape)");
+  return results_[static_cast<std::size_t>(output.index)];
+}
+
+void Tape::backward_from(Tensor&& given, Tensor&& given_seed) {
+  Tensor output = std::move(given), seed = std::move(given_seed);
+  (void)recorded(output.slot());
   ACCRUE_CHECK(seed.defined(), "backward: the seed is undefined");
   ACCRUE_CHECK_SHAPE(seed.shape() == output.shape(), "backward: the seed is ", seed.shape(),
                      ", the result ", output.shape());
-  ACCRUE_CHECK(seed.dtype() == output.dtype() && seed.device() == output.device(),
-               "backward: the seed is ", seed.dtype(), " on ", seed.device(), ", the result ",
-               output.dtype(), " on ", output.device());
+  const Tensor::Slot slot = output.slot();
+  output = Tensor{};
+  backward_from(slot, std::move(seed));
+}
+
+void Tape::backward_from(Tensor::Slot output, Tensor seed) {
+  Result& last = recorded(output);
+  ACCRUE_CHECK(seed.defined(), "backward: the seed is undefined");
+  ACCRUE_CHECK_SHAPE(seed.numel() == last.shape.numel(), "backward: the seed is ", seed.shape(),
+                     ", the result ", last.shape);
+  ACCRUE_CHECK(seed.dtype() == last.dtype && seed.device() == last.device, "backward: the seed is ",
+               seed.dtype(), " on ", seed.device(), ", the result ", last.dtype, " on ",
+               last.device);
   struct Always {
     Tape& tape;
     ~Always() { tape.clear(); }
   } always{*this};
   kept_.clear();
   kept_id_ = id_;
-  Result& last = results_[static_cast<std::size_t>(slot)];
   if (last.written)
     detail::fail(ErrorCode::kInternal,
                  "backward: the result is a watched tensor whose gradient has begun elsewhere; a "
                  "node must stand between them");
   last.grad = seed.detach().reshape(last.shape);
   last.written = true;
-  output = seed = Tensor{};
+  seed = Tensor{};
   const Pause pause;
   const TraceSpan span("backward");
   run();

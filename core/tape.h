@@ -129,6 +129,8 @@ class Tape {
   void backward_from(const Tensor& output, const Tensor& seed);
   /// The same; lets go of both as early as possible, for their memory's sake.
   void backward_from(Tensor&& output, Tensor&& seed);
+  /// The same for a result that nobody needs to hold any longer.
+  void backward_from(Tensor::Slot output, Tensor seed);
   /// Drops everything recorded (an exception in backward does so too).
   void clear() noexcept;
 
@@ -170,6 +172,7 @@ class Tape {
   };
 
   int slot_of(const Tensor& t) const { return t.slot().tape == id_ ? t.slot().index : -1; }
+  Result& recorded(Tensor::Slot output);  // or an error
   int new_result(const Tensor& t);
   void add(std::unique_ptr<HolderBase> node, std::span<const Tensor* const> inputs,
            std::span<GradSlot* const> uses, Tensor& output);

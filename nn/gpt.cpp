@@ -148,14 +148,14 @@ Block::Block(ParameterSet& set, const std::string& name, const GptConfig& c, int
       path(intern(name)) {}
 
 Tensor Block::operator()(const Tensor& x, const RandomState& random, Recompute what,
-                         std::int64_t mlp_rows, bool offload, Communicator* sequence) const {
-  if (what == Recompute::kBlock)
-    return recompute(
-        [this, random, mlp_rows, sequence](const Tensor& in) {
-          return (*this)(in, random, mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone, mlp_rows,
-                         false, sequence);
-        },
-        x, {.offload = offload});
+                         const ActivationPolicy& policy, Communicator* sequence) const {
+  if (what == Recompute::kBlock) {
+    const Recompute inside = policy.mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone;
+    const ActivationPolicy tiles{.mlp_rows = policy.mlp_rows, .fixed_rows = policy.fixed_rows};
+    return recompute([this, random, inside, tiles, sequence](
+                         const Tensor& in) { return (*this)(in, random, inside, tiles, sequence); },
+                     x, {.offload = policy.offload});
+  }
   const double p = random.defined() ? dropout : 0.0;
   Tensor h;
   {
@@ -165,10 +165,12 @@ Tensor Block::operator()(const Tensor& x, const RandomState& random, Recompute w
   }
   const auto second = [this](const Tensor& in) { return mlp(normalized(norm_2, in)); };
   Tensor m;
-  if (what == Recompute::kNone)
+  if (policy.fixed_rows > 0)
+    m = tiled(second, h, policy.fixed_rows, {.keep = what == Recompute::kNone});
+  else if (what == Recompute::kNone)
     m = second(h);
   else
-    m = mlp_rows > 0 ? tiled(second, h, mlp_rows) : recompute(second, h);
+    m = policy.mlp_rows > 0 ? tiled(second, h, policy.mlp_rows) : recompute(second, h);
   const NameScope scope(path);
   return residual_add(h, m, p, random, site + 1);
 }
@@ -224,11 +226,13 @@ Tensor Gpt::hidden(const Tensor& token_ids, const RandomState& of_samples) const
   }
   x = Dropout{config.dropout, 0}(x, random);
   const bool training = Tape::current() != nullptr;
+  ActivationPolicy policy = activations;
+  policy.offload = policy.offload && training;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     Recompute what = activations.of(i);
     if (!training && what != Recompute::kNone)  // of what backward repeats, tiles remain
       what = activations.mlp_rows > 0 ? Recompute::kMlp : Recompute::kNone;
-    x = blocks[i](x, random, what, activations.mlp_rows, activations.offload && training, sequence);
+    x = blocks[i](x, random, what, policy, sequence);
   }
   return normalized(norm, x);
 }
@@ -246,8 +250,10 @@ Loss Gpt::loss(const Tensor& token_ids, const Tensor& targets, const RandomState
     return cross_entropy(logits, labels, options);
   };
   const Tensor x = hidden(token_ids, random);
-  return activations.loss_rows > 0 ? tiled_loss(of_rows, x, targets, activations.loss_rows)
-                                   : of_rows(x, targets);
+  const ActivationPolicy& a = activations;
+  if (a.fixed_rows > 0)
+    return tiled_loss(of_rows, x, targets, a.fixed_rows, {.keep = a.loss_rows == 0});
+  return a.loss_rows > 0 ? tiled_loss(of_rows, x, targets, a.loss_rows) : of_rows(x, targets);
 }
 
 std::string short_count(std::int64_t n) {

@@ -62,7 +62,8 @@ struct Mlp {
 };
 
 /// x + dropout(attention(norm_1(x))), then the same with the MLP. Dropout sites: 2 index + 1 and 2
-/// index + 2.
+/// index + 2. `what` is computed again in backward, by tiles and by way of the host as `policy`
+/// says (whose `blocks` are not read).
 struct Block {
   Norm norm_1;
   Attention attention;
@@ -73,8 +74,8 @@ struct Block {
   std::string_view path;
   Block(ParameterSet& set, const std::string& name, const GptConfig& config, int index);
   Tensor operator()(const Tensor& x, const RandomState& random = {},
-                    Recompute what = Recompute::kNone, std::int64_t mlp_rows = 0,
-                    bool offload = false, Communicator* sequence = nullptr) const;
+                    Recompute what = Recompute::kNone, const ActivationPolicy& policy = {},
+                    Communicator* sequence = nullptr) const;
 };
 
 /// The whole model. tokens: int32 or int64 (batch, time), time <= context.

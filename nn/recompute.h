@@ -28,16 +28,23 @@ Tensor recompute(std::function<Tensor(std::span<const Tensor>)> f, std::vector<T
 Tensor recompute(std::function<Tensor(const Tensor&)> f, const Tensor& x,
                  RecomputeOptions options = {});
 
+struct TileOptions {
+  /// What f computes stays until backward: the memory of doing without tiles, and the bits of
+  /// tiles that are computed again.
+  bool keep = false;
+};
+
 /// f over the rows of x, `rows` at a time, and recomputed in backward: no more than one tile's
 /// intermediate results exist at once. x (..., C) is cut as (n, C); f gets (rows, C), the last tile
 /// may be shorter, and returns (rows, D): row i may depend on row i alone. Returns (..., D). rows
 /// 0: all at once. Gradients of parameters are those of the whole, summed tile by tile.
-Tensor tiled(std::function<Tensor(const Tensor&)> f, const Tensor& x, std::int64_t rows);
+Tensor tiled(std::function<Tensor(const Tensor&)> f, const Tensor& x, std::int64_t rows,
+             TileOptions options = {});
 
 /// The loss f(x, targets), `rows` rows at a time, recomputed in backward: sums and weights of the
 /// tiles add up. x (..., C) and targets (...) are cut as (n, C) and (n). rows 0: all at once.
 Loss tiled_loss(std::function<Loss(const Tensor& x, const Tensor& targets)> f, const Tensor& x,
-                const Tensor& targets, std::int64_t rows);
+                const Tensor& targets, std::int64_t rows, TileOptions options = {});
 
 /// Whether the calling thread is inside the second pass of recompute(), tiled() or tiled_loss():
 /// for what must happen once per sample, such as counting.

@@ -31,6 +31,9 @@ class Runs {
     auto& blocks = k.activations.blocks;
     while (!blocks.empty() && blocks.back() == Recompute::kNone) blocks.pop_back();
     if (blocks.empty()) k.activations.mlp_rows = 0;
+    if (const std::int64_t fixed = k.activations.fixed_rows = request_.fixed_rows; fixed > 0)
+      for (std::int64_t* rows : {&k.activations.loss_rows, &k.activations.mlp_rows})
+        if (*rows > 0) *rows = fixed;
     k.stage = request_.stage.value_or(ShardStage::kNone);
     k.policy = request_.policy.value_or(ReducePolicy::kKeepFull);
     k.activations.offload =
@@ -97,6 +100,8 @@ class Search {
                  "[0, ", request_.batch, "], got ", request_.micro);
     for (const auto& rows : {request_.loss_rows, request_.mlp_rows})
       ACCRUE_CHECK(!rows || *rows >= 0, "plan: rows must not be negative, got ", *rows);
+    ACCRUE_CHECK(request_.fixed_rows >= 0, "plan: fixed_rows must not be negative, got ",
+                 request_.fixed_rows);
     ACCRUE_CHECK(!request_.recompute || request_.recompute->size() <= request_.blocks.size(),
                  "plan: recompute has more entries than there are blocks (", request_.blocks.size(),
                  ")");
@@ -137,9 +142,13 @@ class Search {
     }
     return out;
   }
-  // 0 (all at once), then powers of two below `rows`.
-  static std::vector<std::int64_t> tiles(std::int64_t rows, int shift, int most) {
+  // 0 (all at once), then powers of two below `rows`, or the one size of the recipe.
+  std::vector<std::int64_t> tiles(std::int64_t rows, int shift, int most) const {
     std::vector<std::int64_t> out{0};
+    if (request_.fixed_rows > 0) {
+      if (rows > request_.fixed_rows) out.push_back(request_.fixed_rows);
+      return out;
+    }
     if (rows < 2) return out;
     auto t = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows - 1)));
     for (t = std::max<std::int64_t>(1, t >> (shift - 1)); static_cast<int>(out.size()) < most;

@@ -41,6 +41,7 @@ struct PlanRequest {
   std::int64_t micro = 0;  // 0: chosen; without a budget the smaller of 8 and the batch
   std::optional<std::vector<Recompute>> recompute{};
   std::optional<std::int64_t> loss_rows{}, mlp_rows{};
+  std::int64_t fixed_rows = 0;  // of the recipe: see ActivationPolicy
   /// Inputs of recomputed blocks wait in the host's memory. Unset: only on CUDA, and only where
   /// nothing fits without. On a GPU copies run beside the computing; what does not fit beside it
   /// counts (Rates::host).

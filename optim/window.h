@@ -37,8 +37,8 @@ enum class Numerics {
 /// recipe (1, usually), in its own width, with its own tape. Kernels then see shapes that do not
 /// depend on the micro-batch, and the grains' gradients are added as integers, so that the order
 /// of the grains, their micro-batches, threads, recomputed blocks and retries leave no trace in
-/// the bits. Tiles (ActivationPolicy::loss_rows, mlp_rows) cut sums inside a grain: they are part
-/// of the recipe too. Costs 8 bytes per parameter, one pass over the gradients per grain, and one
+/// the bits. Where logits or MLPs are cut into tiles, ActivationPolicy::fixed_rows makes their size
+/// part of the recipe as well; without it tiles change the last bits. Costs 8 bytes per parameter, one pass over the gradients per grain, and one
 /// wait for the device per step. Keep the window for the whole run: it learns the exponents.
 class Window {
  public:

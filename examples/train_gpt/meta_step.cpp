@@ -19,6 +19,7 @@ optim::PlanRequest plan_request(const Options& o, std::int64_t vocabulary) {
   r.micro = o.numerics == "exact" ? std::min(o.grain, o.batch) : o.micro;
   if (o.loss_rows >= 0) r.loss_rows = o.loss_rows;
   if (o.mlp_rows >= 0) r.mlp_rows = o.mlp_rows;
+  r.fixed_rows = fixed_rows(o);
   nn::GptConfig config = o.model;
   config.vocabulary = vocabulary;
   ParameterSet names;

@@ -194,6 +194,11 @@ Parsed parse(int argc, char** argv, Options& o) {
                  "Exact numerics: sequences whose gradients are computed together")
       ->check(positive)
       ->group("Numerics");
+  app.add_option("--fixed-rows", o.fixed_rows,
+                 "Exact numerics: tokens whose logits and MLPs are computed together, so that "
+                 "--loss-rows and --mlp-rows (any but 0: this many) change no bit")
+      ->check(positive)
+      ->group("Numerics");
   app.add_option("--label-smoothing", o.label_smoothing, "Label smoothing")
       ->check(CLI::Range(0.0, 0.999))
       ->group("Numerics");
@@ -260,14 +265,6 @@ Parsed parse(int argc, char** argv, Options& o) {
     o.model.shape = o.shape == "gpt2" ? accrue::nn::GptShape::kGpt2 : accrue::nn::GptShape::kLlama;
     (void)o.model.resolved();
     o.micro = std::min(o.micro, o.batch);
-    if (o.numerics == "exact") {
-      // Tiles cut sums, so they belong to the recipe here.
-      o.loss_rows = std::max<std::int64_t>(o.loss_rows, 0);
-      o.mlp_rows = std::max<std::int64_t>(o.mlp_rows, 0);
-      ACCRUE_CHECK(o.mlp_rows == 0 || o.recompute == "mlps" || o.recompute == "blocks",
-                   "--mlp-rows with --numerics exact needs --recompute mlps or blocks: which MLPs "
-                   "are cut must not depend on the budget");
-    }
     if (app.count("--warmup") == 0) o.warmup = std::min(o.warmup, o.steps / 10);
     if (app.count("--min-lr") == 0) o.min_lr = std::min(o.min_lr, o.lr / 10);
     ACCRUE_CHECK(o.schedule == "constant" || o.steps > o.warmup, "--warmup (", o.warmup,
@@ -311,8 +308,7 @@ std::string recipe(const Options& o) {
   j["numerics"] = o.numerics;
   if (o.numerics == "exact") {
     j["grain"] = o.grain;
-    j["loss_rows"] = o.loss_rows;
-    j["mlp_rows"] = o.mlp_rows;
+    j["fixed_rows"] = o.fixed_rows;
   }
   j["label_smoothing"] = o.label_smoothing;
   j["z_loss"] = o.z_loss;

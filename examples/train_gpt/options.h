@@ -38,6 +38,7 @@ struct Options {
   std::string dtype = "f32";
   std::string numerics = "default";  // or exact
   std::int64_t grain = 1;            // exact: samples whose gradients are computed together
+  std::int64_t fixed_rows = 128;     // exact: tokens whose logits and MLPs are
   double label_smoothing = 0.0, z_loss = 0.0;
   int max_skipped = 10;  // windows skipped in a row before giving up
   // output
@@ -59,6 +60,11 @@ struct Parsed {
   int exit_code = 0;
 };
 Parsed parse(int argc, char** argv, Options& options);
+
+/// ActivationPolicy::fixed_rows: 0 with default numerics.
+inline std::int64_t fixed_rows(const Options& o) {
+  return o.numerics == "exact" ? o.fixed_rows : 0;
+}
 
 /// "256MiB", "1.5GiB", "2GB", "1000000" to bytes; throws accrue::Error naming the text and the
 /// forms allowed.

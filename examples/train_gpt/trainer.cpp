@@ -47,6 +47,7 @@ Trainer::Trainer(const Options& o, std::int64_t vocabulary, Device device,
   }
   optimizer_->set_max_norm(o.clip);
   model_.activations = knobs.activations;
+  model_.activations.fixed_rows = fixed_rows(o);
   step_ = std::make_unique<optim::LogicalStep>(
       *optimizer_, parameters_,
       optim::StepOptions{

@@ -62,12 +62,7 @@ int verify(const Options& o, const Corpus& corpus, const optim::Knobs& knobs, De
   const data::Batch batch = data::Loader(corpus.train, order).next().value();
   const Outcome planned = one_step(o, corpus, knobs, o.memory, batch, device);
   const bool exact = o.numerics == "exact";
-  optim::Knobs whole{.micro = o.batch};
-  if (exact) {  // tiles belong to the recipe
-    whole.activations.loss_rows = knobs.activations.loss_rows;
-    whole.activations.mlp_rows = knobs.activations.mlp_rows;
-    if (knobs.activations.mlp_rows > 0) whole.activations.blocks = knobs.activations.blocks;
-  }
+  const optim::Knobs whole{.micro = o.batch};
   Outcome all;
   try {
     all = one_step(o, corpus, whole, 0, batch, device);

@@ -198,14 +198,15 @@ train verify --memory "$((least + 50000))" --micro 0 --verify
 expect_rc 0 "--verify"
 expect_text "the same step" "--verify"
 
-# Exact numerics: one hash, whatever the micro-batch, what is computed again, the threads and a resume.
-exact=(--numerics exact --grain 2)
+# Exact numerics: one hash, whatever the micro-batch, what is computed again, its tiles, the threads and a resume.
+exact=(--numerics exact --grain 2 --fixed-rows 12)
 train exact "${exact[@]}"
 expect_rc 0 "exact numerics"
 exact_hash=$(hash_of)
 train exact-again "${exact[@]}" --memory 100KiB
 least_exact=$(sed -nE 's/.*The smallest that works is ([0-9]+) bytes.*/\1/p' <<< "$err")
-for knobs in "--micro 1" "--micro 3 --threads 3" "--micro 5 --recompute mlps" "--micro 10 --recompute blocks" "--memory $least_exact"; do
+for knobs in "--micro 1" "--micro 3 --threads 3" "--micro 5 --recompute mlps" "--micro 10 --recompute blocks" "--memory $least_exact" \
+  "--loss-rows 1" "--loss-rows 16 --recompute blocks --mlp-rows 5" "--loss-rows 500 --mlp-rows 12 --recompute mlps"; do
   # shellcheck disable=SC2086
   train exact-again "${exact[@]}" $knobs
   [ "$(hash_of)" = "$exact_hash" ] || fail "exact numerics: $knobs gives another hash: $(hash_of), not $exact_hash: $err"
@@ -217,6 +218,8 @@ train exact-verify "${exact[@]}" --verify
 expect_text "the same bits" "--verify with exact numerics"
 train exact "${exact[@]}" --resume "$work/exact" --grain 1
 expect_rc 2 "resume with another grain"
+train exact "${exact[@]}" --resume "$work/exact" --fixed-rows 13
+expect_rc 2 "resume with another size of tiles"
 
 # The other shape, dtype, optimizer and tokenizer: threads and resume change nothing there either.
 other=(--dtype bf16 --shape llama --heads 4 --kv-heads 2 --optimizer sgd --lr 0.1 --tokenizer char)

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/add/add.h>
@@ -68,6 +69,10 @@ double apart(const Outcome& a, const Outcome& b) {
   }
   return worst / scale;
 }
+std::vector<int> sorted(std::vector<int> v) {
+  std::sort(v.begin(), v.end());
+  return v;
+}
 const std::vector<Recompute> kAllBlocks(3, Recompute::kBlock), kAllMlps(3, Recompute::kMlp);
 }  // namespace
 
@@ -105,6 +110,85 @@ TEST_CASE("recompute: tiles change the last bits at most", "[nn][recompute]") {
 }
 
 // B22: not once per use, but once per backward.
+// Whether tiles of one size stay or come again, with and without what else is computed again.
+TEST_CASE("recompute: tiles of a fixed size change no bit", "[nn][recompute]") {
+  const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
+  const auto dtype = shape == nn::GptShape::kGpt2 ? DType::kF32 : DType::kBF16;
+  const Outcome plain = run(shape, {}, dtype);
+  const std::vector<Recompute> mixed{Recompute::kBlock, Recompute::kMlp, Recompute::kNone};
+  const bool cpu = default_device().is_cpu();
+  for (const std::int64_t fixed :
+       cpu ? std::vector<std::int64_t>{1, 5, 64, 1000} : std::vector<std::int64_t>{5}) {
+    const Outcome kept = run(shape, {.fixed_rows = fixed}, dtype);
+    CHECK(apart(kept, plain) < (dtype == DType::kF32 ? 1e-5 : 4e-2));
+    CHECK(kept.weight == plain.weight);
+    // A tile's parameters are ready together, in the order of their use.
+    CHECK(sorted(kept.ready) == sorted(plain.ready));
+    for (const std::int64_t rows : {0, 1, 7, 64})
+      for (const auto& blocks : {std::vector<Recompute>{}, kAllMlps, kAllBlocks, mixed}) {
+        if (!cpu && (rows != 7 || blocks != mixed)) continue;
+        const Outcome again =
+            run(shape, {.blocks = blocks, .loss_rows = rows, .mlp_rows = rows, .fixed_rows = fixed},
+                dtype);
+        CHECK((again.grads == kept.grads));
+        CHECK(again.loss == kept.loss);
+        if (rows > 0 && fixed < 64) CHECK(again.activations < kept.activations);
+      }
+  }
+}
+
+TEST_CASE("tiled: what is kept takes the memory of doing without tiles",
+          "[nn][recompute][memory]") {
+  const Device device = Device::meta(default_device().target());
+  ParameterSet set;
+  Parameter* up = set.add("up", {16, 8}, true, nn::ones());
+  Parameter* down = set.add("down", {8, 16}, true, nn::ones());
+  set.allocate(device, DType::kF32);
+  Allocator& memory = Allocator::of(device);
+  const auto kept = [&](const std::function<Tensor(const Tensor&)>& how) {
+    Tape tape;
+    const Tape::Scope on(tape);
+    Tensor x = Tensor::zeros({64, 8}, DType::kF32, device);
+    tape.watch(x);
+    const std::int64_t before = memory.stats().live;
+    Tensor y = how(x);
+    y = Tensor{};
+    return memory.stats().live - before;
+  };
+  const auto mlp = [&](const Tensor& x) { return linear(linear(x, up->value), down->value); };
+  const std::int64_t whole = kept(mlp);
+  CHECK(whole == 64 * 16 * 4);
+  CHECK(kept([&](const Tensor& x) { return nn::tiled(mlp, x, 16, {.keep = true}); }) == whole);
+  CHECK(kept([&](const Tensor& x) { return nn::tiled(mlp, x, 16); }) == 0);
+}
+
+TEST_CASE("tiled: what is kept is let go tile by tile", "[nn][recompute][memory]") {
+  ParameterSet set;
+  Parameter* up = set.add("up", {16, 8}, true, nn::ones());
+  set.allocate(default_device(), DType::kF32);
+  nn::initialize(set, 1);
+  const Tensor x = Tensor::zeros({64, 8}, DType::kF32);
+  const Tensor targets = Tensor::zeros({64}, DType::kI32);
+  const auto f = [&](const Tensor& rows, const Tensor& labels) {
+    return cross_entropy(linear(rows, up->value), labels, {.in_place = true});
+  };
+  Allocator& memory = Allocator::of(default_device());
+  const auto c = static_cast<std::size_t>(Category::kActivation);
+  std::vector<std::int64_t> peaks;
+  for (const bool keep : {true, false}) {
+    Tape tape;
+    const Tape::Scope on(tape);
+    const Loss loss = nn::tiled_loss(f, x, targets, 16, {.keep = keep});
+    memory.reset_peak();
+    const std::int64_t before = memory.stats().live_by_category[c];
+    tape.backward(loss.sum);
+    CHECK(memory.stats().live_by_category[c] <= before);
+    peaks.push_back(memory.stats().peak_by_category[c] - before);
+  }
+  CHECK(peaks[0] < 16 * 16 * 4);  // less than the logits of a tile
+  CHECK(peaks[1] >= 16 * 16 * 4);
+}
+
 TEST_CASE("recompute: every parameter is ready once", "[nn][recompute]") {
   const auto policy = GENERATE(ActivationPolicy{}, ActivationPolicy{.blocks = kAllBlocks},
                                ActivationPolicy{.blocks = kAllMlps, .loss_rows = 4, .mlp_rows = 3});

@@ -13,9 +13,9 @@
 #include <accrue/kernels/mul/mul.h>
 #include <accrue/kernels/sum/sum.h>
 #include <accrue/optim/optim.h>
+#include "tests/optim/exact_training.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
-#include "tests/support/tiny_gpt.h"
 #if ACCRUE_HAS_CUDA && ACCRUE_CUDA_SIM
   #include <simcuda/simcuda.h>
 #endif
@@ -25,79 +25,6 @@ using namespace accrue::test;
 using optim::Numerics;
 
 namespace {
-using Order = std::vector<std::int64_t>;
-
-Order in_order(std::int64_t n) {
-  Order order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), 0);
-  return order;
-}
-
-class Training {
- public:
-  Training(nn::GptShape shape, DType dtype, Device device = default_device())
-      : device_(device), gpt(parameters, tiny_config(shape)) {
-    parameters.allocate(device, dtype);
-    nn::initialize(parameters, 5);
-    adam = std::make_unique<optim::AdamW>(parameters, optim::cosine(1e-3, 10, 1e-4, 3),
-                                          optim::AdamWOptions{.weight_decay = 0.1});
-    adam->set_max_norm(1.0);
-    window.emplace(parameters, Numerics::kExact);
-  }
-  void add(const RaggedBatch& batch, std::int64_t first, std::int64_t samples,
-           std::uint64_t number) {
-    const auto grain = batch.micro(first, samples, number, 0, device_);
-    Tape tape;
-    const Tape::Scope on(tape);
-    window->add(tape, gpt.loss(grain.tokens, grain.targets, grain.random));
-  }
-  // One step over the grains of `samples` sequences each, in the given order.
-  void step(const RaggedBatch& batch, const Order& order, std::uint64_t number,
-            std::int64_t samples = 1) {
-    do {
-      for (const std::int64_t g : order) add(batch, g * samples, samples, number);
-    } while (!window->settle());
-    update();
-  }
-  void update() {
-    adam->step(*window);
-    const double loss = adam->report().loss;
-    hash_ = hash64(&loss, sizeof loss, hash_);
-  }
-  // From what a checkpoint holds.
-  void resume(const Training& other) {
-    parameters.values().copy_from(other.parameters.values());
-    parameters.master().copy_from(other.parameters.master());
-    for (std::size_t i = 0; i < adam->state().size(); ++i)
-      adam->state()[i].tensor.copy_from(other.adam->state()[i].tensor);
-    const auto report = other.adam->report();
-    adam->restore_counters(report.step, report.skipped);
-    window->restore_exponents(other.window->exponents().to(Device::cpu()));
-    hash_ = other.hash_;
-  }
-  // Of everything that the steps left behind.
-  std::uint64_t hash() const { return hash(*window); }
-  std::uint64_t hash(const optim::Window& w) const {
-    std::uint64_t h = hash64(parameters.values(), hash_);
-    h = hash64(parameters.master(), h);
-    for (const auto& s : adam->state()) h = hash64(s.tensor, h);
-    const auto report = adam->report();
-    for (const double v : {report.loss, report.norm, report.weight, report.lr})
-      h = hash64(&v, sizeof v, h);
-    return hash64(w.exponents(), h);
-  }
-
- private:
-  Device device_;
-  std::uint64_t hash_ = 0;
-
- public:
-  ParameterSet parameters;
-  nn::Gpt gpt;
-  std::unique_ptr<optim::AdamW> adam;
-  std::optional<optim::Window> window;
-};
-
 // loss = w * x summed: the gradient of w is x.
 struct Line {
   ParameterSet set;
@@ -136,7 +63,7 @@ TEST_CASE("exact: one hash over the order of the grains, threads and what is rec
   const std::uint64_t steps = cpu ? 10 : 2;
   std::mt19937 random(3);
   const auto train = [&](bool shuffled, const std::vector<Recompute>& blocks) {
-    Training t(shape, dtype);
+    ExactTraining t(shape, dtype);
     t.gpt.activations.blocks = blocks;
     Order order = in_order(samples);
     for (std::uint64_t s = 0; s < steps; ++s) {
@@ -163,7 +90,7 @@ TEST_CASE("exact: the step is the default one's, to float32", "[optim][exact]") 
   const std::int64_t samples = 3;
   const RaggedBatch batch(samples);
   const auto gradients = [&](Numerics numerics) {
-    Training t(nn::GptShape::kGpt2, dtype);
+    ExactTraining t(nn::GptShape::kGpt2, dtype);
     t.window.emplace(t.parameters, numerics);
     do {
       for (std::int64_t g = 0; g < samples; ++g) t.add(batch, g, 1, 0);
@@ -188,7 +115,7 @@ TEST_CASE("exact: the step is the default one's, to float32", "[optim][exact]") 
 TEST_CASE("exact: grains of two samples, and gradients that only some grains have",
           "[optim][exact]") {
   const RaggedBatch batch(6);
-  Training a(nn::GptShape::kGpt2, DType::kF32), b(nn::GptShape::kGpt2, DType::kF32);
+  ExactTraining a(nn::GptShape::kGpt2, DType::kF32), b(nn::GptShape::kGpt2, DType::kF32);
   a.step(batch, {0, 1, 2}, 0, 2);
   b.step(batch, {2, 0, 1}, 0, 2);
   CHECK(a.hash() == b.hash());
@@ -337,13 +264,13 @@ TEST_CASE("exact: an add that fails leaves no trace", "[optim][exact]") {
   const RaggedBatch batch(2);
   int kernels = 0;
   {
-    Training count(nn::GptShape::kGpt2, DType::kF32);
+    ExactTraining count(nn::GptShape::kGpt2, DType::kF32);
     const Failing never(-1);
     count.add(batch, 0, 1, 0);
     kernels = never.kernels;
   }
   REQUIRE(kernels > 50);
-  Training clean(nn::GptShape::kGpt2, DType::kF32), t(nn::GptShape::kGpt2, DType::kF32);
+  ExactTraining clean(nn::GptShape::kGpt2, DType::kF32), t(nn::GptShape::kGpt2, DType::kF32);
   clean.step(batch, in_order(2), 0);
   int failures = 0, in_backward = 0;
   do {
@@ -378,7 +305,7 @@ TEST_CASE("exact: one hash over the sizes of micro-batches, and when memory runs
   const auto dtype = GENERATE(DType::kF32, DType::kBF16);
   if (!cpu && dtype == DType::kF32) return;
   const auto train = [&](std::int64_t micro, bool fail) {
-    Training t(nn::GptShape::kGpt2, dtype);
+    ExactTraining t(nn::GptShape::kGpt2, dtype);
     t.window.reset();
     optim::LogicalStep step(*t.adam, t.parameters, {.micro = micro, .numerics = Numerics::kExact});
     int retries = 0;
@@ -402,12 +329,12 @@ TEST_CASE("exact: one hash over the sizes of micro-batches, and when memory runs
 TEST_CASE("exact: a resumed run has the bits of an uninterrupted one", "[optim][exact]") {
   const auto dtype = GENERATE(DType::kF32, DType::kBF16);
   const std::int64_t samples = 2;
-  const auto steps = [&](Training& t, std::uint64_t from, std::uint64_t to) {
+  const auto steps = [&](ExactTraining& t, std::uint64_t from, std::uint64_t to) {
     for (std::uint64_t s = from; s < to; ++s) t.step(RaggedBatch(samples, s), in_order(samples), s);
   };
-  Training whole(nn::GptShape::kGpt2, dtype);
+  ExactTraining whole(nn::GptShape::kGpt2, dtype);
   steps(whole, 0, 2);
-  Training next(nn::GptShape::kGpt2, dtype);
+  ExactTraining next(nn::GptShape::kGpt2, dtype);
   next.resume(whole);
   steps(whole, 2, 4);
   steps(next, 2, 4);
@@ -420,7 +347,7 @@ TEST_CASE("exact: meta predicts the peak", "[optim][exact][memory]") {
   for (const Device device : {default_device(), Device::meta(default_device().target())}) {
     Allocator& memory = Allocator::of(device);
     const std::int64_t before = memory.stats().live;
-    Training t(nn::GptShape::kGpt2, dtype, device);
+    ExactTraining t(nn::GptShape::kGpt2, dtype, device);
     memory.reset_peak();
     const RaggedBatch batch(3);
     for (std::int64_t g = 0; g < 3; ++g) t.add(batch, g, 1, 0);
@@ -462,7 +389,7 @@ TEST_CASE("exact: what cannot be is said", "[optim][exact][error]") {
 #if ACCRUE_HAS_CUDA && ACCRUE_CUDA_SIM
 TEST_CASE("exact: a step reads from the device once", "[optim][exact][cuda]") {
   if (!default_device().is_cuda()) return;
-  Training t(nn::GptShape::kGpt2, DType::kF32);
+  ExactTraining t(nn::GptShape::kGpt2, DType::kF32);
   const RaggedBatch batch(2);
   t.step(batch, {0, 1}, 0);
   simcuda::reset_statistics();
