@@ -155,6 +155,7 @@ inline Knobs random_knobs(const Program& p, std::mt19937& random) {
     k.activations.blocks.push_back(static_cast<Recompute>(below(3)));
   k.activations.loss_rows = below(3) * below(20);
   k.activations.mlp_rows = below(2) * below(20);
+  k.activations.fixed_rows = below(2) * below(20);
   return k;
 }
 inline std::string text_of(const Program& p, const Knobs& k) {

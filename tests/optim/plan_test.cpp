@@ -128,6 +128,30 @@ TEST_CASE("plan: what the caller insists on stays", "[optim][plan]") {
   CHECK(optim::plan(r, p.on_meta()).chosen.knobs == wanted);
 }
 
+TEST_CASE("plan: tiles have the size of the recipe", "[optim][plan]") {
+  const Program p = small_program();
+  PlanRequest r = p.request();
+  r.fixed_rows = 7;
+  CHECK(optim::plan(r, p.on_meta()).chosen.knobs.activations == ActivationPolicy{.fixed_rows = 7});
+  r.loss_rows = 2;
+  CHECK(optim::plan(r, p.on_meta()).chosen.knobs.activations ==
+        ActivationPolicy{.loss_rows = 7, .fixed_rows = 7});
+  r.loss_rows.reset();
+  const std::vector<Recompute> all(p.blocks().size(), Recompute::kBlock);
+  r.budget = p.meta({1, {.blocks = all, .loss_rows = 7, .mlp_rows = 7, .fixed_rows = 7}}).peak;
+  const optim::Plan plan = optim::plan(r, p.on_meta());
+  CHECK(plan.chosen.peak <= r.budget);
+  for (const optim::Candidate& c : plan.candidates) {
+    const ActivationPolicy& a = c.knobs.activations;
+    CHECK(a.fixed_rows == 7);
+    CHECK((a.loss_rows == 0 || a.loss_rows == 7));
+    CHECK((a.mlp_rows == 0 || a.mlp_rows == 7));
+  }
+  r.fixed_rows = -1;
+  CHECK(error_of([&] { optim::plan(r, p.on_meta()); }) ==
+        "plan: fixed_rows must not be negative, got -1");
+}
+
 TEST_CASE("plan: a model that is no chain of blocks", "[optim][plan]") {
   Program p = small_program();
   p.batch = on_cpu() ? 6 : 3;
