@@ -38,7 +38,7 @@ struct Options {
   std::string dtype = "f32";
   std::string numerics = "default";  // or exact
   std::int64_t grain = 1;            // exact: samples whose gradients are computed together
-  std::int64_t fixed_rows = 128;     // exact: tokens whose logits and MLPs are
+  std::int64_t fixed_rows = 256;     // exact: tokens whose logits and MLPs are
   double label_smoothing = 0.0, z_loss = 0.0;
   int max_skipped = 10;  // windows skipped in a row before giving up
   // output
