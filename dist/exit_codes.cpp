@@ -11,7 +11,8 @@ int exit_code_of(const std::exception& error) noexcept {
     case ErrorCode::kOutOfMemory: return static_cast<int>(ExitCode::kOutOfMemory);
     case ErrorCode::kCorrupt: return static_cast<int>(ExitCode::kCorrupt);
     case ErrorCode::kNccl: return static_cast<int>(ExitCode::kTimeout);
-    case ErrorCode::kInvalidArgument: return 2;
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kUnsupported: return 2;
     default: return 1;
   }
 }

@@ -374,9 +374,13 @@ std::vector<Division> divisions(const PlanRequest& r) {
   for (const Division& d : {Division{ShardStage::kNone, ReducePolicy::kKeepFull},
                             Division{ShardStage::kOptimizer, ReducePolicy::kKeepFull},
                             Division{ShardStage::kGradients, ReducePolicy::kKeepFull},
-                            Division{ShardStage::kGradients, ReducePolicy::kReduceEach}}) {
+                            Division{ShardStage::kGradients, ReducePolicy::kReduceEach},
+                            Division{ShardStage::kParameters, ReducePolicy::kKeepFull},
+                            Division{ShardStage::kParameters, ReducePolicy::kReduceEach}}) {
     const bool of_one = r.ranks == 1 && d.stage != ShardStage::kNone;
-    if (!of_one && (!r.stage || *r.stage == d.stage) && (!r.policy || *r.policy == d.policy))
+    const bool unasked = d.stage == ShardStage::kParameters && r.stage != d.stage;
+    if (!of_one && !unasked && (!r.stage || *r.stage == d.stage) &&
+        (!r.policy || *r.policy == d.policy))
       out.push_back(d);
   }
   ACCRUE_CHECK(!out.empty(), "plan: ",

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <accrue/config.h>
 #include <accrue/core/core.h>
+#include <accrue/dist/exit_codes.h>
 #include "examples/train_gpt/meta_step.h"
 
 using namespace accrue;
@@ -22,7 +23,7 @@ const std::map<std::string, Size> kSizes{{"124M", {12, 12, 768}},
 struct Asked {
   Options run;
   std::string model = "124M", memory = "0";
-  double tflops = 0, gbytes = 0;
+  double tflops = 0, gbytes = 0, link = 0;
   bool measure = false;
 };
 
@@ -65,7 +66,18 @@ void declare(CLI::App& app, Asked& a) {
   app.add_option("--batch", a.run.batch, "Logical batch: sequences per optimizer step")
       ->check(positive)
       ->group("Training");
-  app.add_option("--memory", a.memory, "Budget, such as 24GiB; 0: none")->group("Memory");
+  app.add_option("--ranks", a.run.ranks, "Ranks that share each batch")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group("Ranks");
+  app.add_option("--shard", a.run.shard, "What they divide; auto: chosen")
+      ->check(CLI::IsMember({"auto", "none", "optimizer", "gradients", "parameters"}))
+      ->group("Ranks");
+  app.add_option("--reduce", a.run.reduce,
+                 "When gradients travel: at the end, or in each micro-batch; auto: chosen")
+      ->check(CLI::IsMember({"auto", "end", "each"}))
+      ->group("Ranks");
+  app.add_option("--memory", a.memory, "Budget of each rank, such as 24GiB; 0: none")
+      ->group("Memory");
   app.add_option("--micro", a.run.micro, "Sequences computed together; 0: chosen")
       ->check(natural)
       ->group("Memory");
@@ -88,6 +100,9 @@ void declare(CLI::App& app, Asked& a) {
   app.add_option("--gbytes", a.gbytes, "Rate of memory in GB/s; 0: an assumed one")
       ->check(CLI::NonNegativeNumber)
       ->group("Device");
+  app.add_option("--link", a.link, "Rate from one rank to others in GB/s; 0: an assumed one")
+      ->check(CLI::NonNegativeNumber)
+      ->group("Device");
   app.add_flag("--measure", a.measure, "Measure both rates on this machine instead")
       ->group("Device");
 }
@@ -104,6 +119,7 @@ void resolve(const CLI::App& app, Asked& a) {
   a.run.sample = 0;
   ACCRUE_CHECK(a.run.micro <= a.run.batch, "--micro must be at most --batch (", a.run.batch,
                "), got ", a.run.micro);
+  check_division(a.run);
 }
 
 int run(int argc, char** argv) {
@@ -125,6 +141,7 @@ int run(int argc, char** argv) {
                                          a.run.dtype == "bf16" ? DType::kBF16 : DType::kF32);
   if (a.tflops > 0) request.rates.flops = a.tflops * 1e12;
   if (a.gbytes > 0) request.rates.bytes = a.gbytes * 1e9;
+  if (a.link > 0) request.rates.link = a.link * 1e9;
 
   const optim::Plan plan = optim::plan(request, meta_step(a.run, a.run.model.vocabulary, nullptr));
   ParameterSet parameters;
@@ -142,14 +159,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const OutOfMemory& e) {
-    std::fprintf(stderr, "accrue-plan: %s\n", e.what());
-    return kExitOutOfMemory;
-  } catch (const Error& e) {
-    std::fprintf(stderr, "accrue-plan: %s\n", e.what());
-    return e.code() == ErrorCode::kInvalidArgument ? kExitBadArguments : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "accrue-plan: %s\n", e.what());
-    return 1;
+    return dist::exit_code_of(e);
   }
 }

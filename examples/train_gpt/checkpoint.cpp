@@ -26,26 +26,82 @@ std::int64_t step_of(const fs::path& path) {
   const auto r = std::from_chars(first, last, step);
   return r.ec == std::errc{} && r.ptr == last ? step : -1;
 }
-// Every tensor that a run's future depends on, in one fixed order.
-std::vector<std::pair<std::string, Tensor>> state_tensors(Trainer& trainer) {
+// A flat block as far as this rank has it: the weights (float32 masters), or a moment of each.
+struct Block {
+  std::string prefix;  // of the parameters' names
+  Tensor tensor;
+  std::vector<ShardLayout::Piece> pieces;
+  bool divided;
+
+  std::vector<dist::CheckpointTensor> tensors(const ParameterSet& parameters) const {
+    std::vector<dist::CheckpointTensor> out;
+    if (!divided)
+      for (const Parameter& p : parameters.all())
+        out.push_back(dist::replicated(prefix + p.name, tensor.window(p.offset, p.shape)));
+    else
+      for (const ShardLayout::Piece& piece : pieces)
+        for (auto& t : dist::parts_of(parameters, prefix, tensor.window(piece.at, {piece.count}),
+                                      piece.first))
+          out.push_back(std::move(t));
+    return out;
+  }
+  // Elements [first, first + count) of the set; undefined where they are another rank's.
+  Tensor run(std::int64_t first, std::int64_t count) const {
+    for (const ShardLayout::Piece& p : pieces)
+      if (p.first <= first && first + count <= p.first + p.count)
+        return tensor.window(p.at + first - p.first, {count});
+    return {};
+  }
+};
+
+// In one fixed order.
+std::vector<Block> blocks_of(Trainer& trainer) {
   const ParameterSet& parameters = trainer.parameters();
   const optim::Optimizer& optimizer = trainer.optimizer();
   (void)optimizer.report();  // what lies on the host has arrived
-  std::vector<std::pair<std::string, Tensor>> out;
-  for (const Parameter& p : parameters.all()) out.emplace_back(p.name, p.master);
-  for (const optim::NamedTensor& s : optimizer.state())
-    for (const Parameter& p : parameters.all())
-      out.emplace_back(s.name + "/" + p.name, s.tensor.window(p.offset, p.shape));
+  std::vector<Block> out{{"", parameters.master(), {{0, 0, parameters.padded()}}, false}};
+  for (const optim::NamedTensor& s : optimizer.state()) {
+    if (s.name == "master")
+      out[0] = {"", s.tensor, s.pieces, true};
+    else
+      out.push_back({s.name + "/", s.tensor, s.pieces, parameters.sharded()});
+  }
+  return out;
+}
+
+// Every tensor that a run's future depends on, the exponents last.
+std::vector<dist::CheckpointTensor> state_tensors(Trainer& trainer) {
+  std::vector<dist::CheckpointTensor> out;
+  for (const Block& b : blocks_of(trainer))
+    for (auto& t : b.tensors(trainer.parameters())) out.push_back(std::move(t));
   if (const Tensor exponents = trainer.window().exponents(); exponents.defined())
-    out.emplace_back(kExponents, exponents);
+    out.push_back(dist::replicated(std::string(kExponents), exponents));
   return out;
 }
 }  // namespace
 
 std::uint64_t state_hash(Trainer& trainer) {
-  std::uint64_t h = 0;
-  for (const auto& [name, tensor] : state_tensors(trainer)) h = hash64(tensor, hash64(name, h));
-  return h;
+  const ParameterSet& parameters = trainer.parameters();
+  // The hashes of what lies between borders of parameters and of chunks, where all divisions cut:
+  // each from a rank that has it. Two halves, because the largest of the ranks' wins.
+  std::vector<std::int64_t> halves;
+  std::uint64_t names = 0;
+  for (const Block& block : blocks_of(trainer))
+    for (const Parameter& p : parameters.all()) {
+      names = hash64(block.prefix + p.name, names);
+      const std::int64_t end = p.offset + p.size;
+      for (std::int64_t first = p.offset, next; first < end; first = next) {
+        next = std::min(end, (first / ShardLayout::kChunk + 1) * ShardLayout::kChunk);
+        const Tensor run = block.run(first, next - first);
+        const std::uint64_t hash = run.defined() ? hash64(run) : 0;
+        halves.push_back(static_cast<std::int64_t>(hash >> 32));
+        halves.push_back(static_cast<std::int64_t>(hash & 0xFFFFFFFFu));
+      }
+    }
+  if (Communicator* ranks = parameters.ranks()) ranks->max(halves);
+  const std::uint64_t all = hash64(halves.data(), halves.size() * sizeof halves[0], names);
+  const Tensor exponents = trainer.window().exponents();
+  return exponents.defined() ? hash64(exponents, hash64(kExponents, all)) : all;
 }
 
 dist::CheckpointState checkpoint_of(Trainer& trainer, const RunState& run) {
@@ -59,8 +115,7 @@ dist::CheckpointState checkpoint_of(Trainer& trainer, const RunState& run) {
                     {"data_hash", to_hex(run.data_hash)},
                     {"arguments", nlohmann::json(run.arguments).dump()},
                     {"random", "Philox4x32-10 of seed, logical batch and sample"}};
-  for (const auto& [name, tensor] : state_tensors(trainer))
-    state.tensors.push_back(dist::replicated(name, tensor));
+  state.tensors = state_tensors(trainer);
   return state;
 }
 
@@ -136,11 +191,11 @@ Found find_checkpoint(const std::string& path, Peers& peers) {
 }
 
 void restore(const Found& found, Trainer& trainer, Peers& peers) {
-  std::vector<dist::CheckpointTensor> into;
-  for (const auto& [name, tensor] : state_tensors(trainer))
-    into.push_back(dist::replicated(name, name == kExponents ? tensor.clone() : tensor));
+  std::vector<dist::CheckpointTensor> into = state_tensors(trainer);
+  const bool exact = trainer.window().numerics() == optim::Numerics::kExact;
+  if (exact) into.back().tensor = into.back().tensor.clone();
   dist::Checkpointer({.folder = found.folder}, peers).load(found.info, into);
-  if (into.back().name == kExponents) try {
+  if (exact) try {
       trainer.window().restore_exponents(into.back().tensor);
     } catch (const Error& e) {
       corrupt(found.info.path, e.what());

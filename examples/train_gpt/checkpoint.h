@@ -19,9 +19,10 @@ struct RunState {
 };
 
 /// The hash that --hash prints: all weights (float32 masters) and moments, parameter by parameter,
-/// and the exponents of exact numerics.
+/// and the exponents of exact numerics. The same however ranks divide them; a collective.
 std::uint64_t state_hash(Trainer& trainer);
 
+/// What this rank holds of the state. `run` must be the same on all.
 accrue::dist::CheckpointState checkpoint_of(Trainer& trainer, const RunState& run);
 
 struct Found {
@@ -33,7 +34,8 @@ struct Found {
 /// kIo where there is none, kCorrupt where none is whole, kInvalidArgument for the single files of
 /// earlier versions.
 Found find_checkpoint(const std::string& path, accrue::Peers& peers);
-/// Fills what the trainer has; names, shapes and checksums are checked.
+/// Fills what the trainer has, from whatever ranks wrote it; names, shapes and checksums are
+/// checked. A collective.
 void restore(const Found& found, Trainer& trainer, accrue::Peers& peers);
 
 /// Moves checkpoints behind `window` out of the way of a run that will write its own there, into a

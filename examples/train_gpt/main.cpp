@@ -226,7 +226,7 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
     skipped_in_a_row = report.skip ? skipped_in_a_row + 1 : 0;
     stop = s.stopped = s.stopping();
     const bool last = s.window == o.steps || stop;
-    if (s.speaks() && s.corpus.validation &&
+    if ((s.speaks() || s.trainer->every_rank_computes()) && s.corpus.validation &&
         (last || (o.eval_every > 0 && s.window % o.eval_every == 0))) {
       status.validation =
           s.trainer->evaluate(*s.corpus.validation, o.eval_samples, s.plan.chosen.knobs.micro);
@@ -255,8 +255,10 @@ int train(Session& s, Log& log, Progress& progress, std::vector<std::string>& fi
   return 0;
 }
 
+// What is left when the steps are done; rank 0 shows it.
 void finish(Session& s, Log& log, const std::vector<std::string>& drawn) {
   const Options& o = s.o;
+  if (!s.speaks() && !s.trainer->every_rank_computes()) return;
   if (o.sample > 0 && s.corpus.tokenizer) {
     std::vector<std::int32_t> prompt;
     try {
@@ -267,9 +269,11 @@ void finish(Session& s, Log& log, const std::vector<std::string>& drawn) {
     const auto text = nn::generate(
         s.trainer->model(), prompt,
         {.count = o.sample, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed});
-    std::printf("\n--- a sample ---\n%s\n----------------\n\n",
-                s.corpus.tokenizer->decode(text).c_str());
+    if (s.speaks())
+      std::printf("\n--- a sample ---\n%s\n----------------\n\n",
+                  s.corpus.tokenizer->decode(text).c_str());
   }
+  if (!s.speaks()) return;
   std::printf("files in %s:\n  log.jsonl\n", o.out.c_str());
   std::vector<std::string> files = drawn;
   if (o.pictures)
@@ -297,6 +301,7 @@ int run(int argc, char** argv) {
   Options o;
   const Parsed parsed = parse(static_cast<int>(pointers.size()), pointers.data(), o);
   if (!parsed.run) return parsed.exit_code;
+  o.ranks = peers->size();
 
   set_num_threads(o.threads);
   if (o.threads == 0 && many)
@@ -324,13 +329,8 @@ int run(int argc, char** argv) {
   keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
   ACCRUE_CHECK(!many || !o.verify, "--verify is for one rank");
   Session s{o, *peers, keep, load_corpus(o), {}, nullptr, nullptr, nullptr};
-  Options largest = o;  // what the plan is for: the largest share
-  for (int r = 0; r < peers->size(); ++r)
-    largest.batch =
-        r == 0 ? share_of(o.batch, o.grain, 0, peers->size()).count
-               : std::max(largest.batch, share_of(o.batch, o.grain, r, peers->size()).count);
-  s.plan = optim::plan(plan_request(largest, s.corpus.vocabulary),
-                       meta_step(largest, s.corpus.vocabulary, s.corpus.validation.get()));
+  s.plan = optim::plan(plan_request(o, s.corpus.vocabulary),
+                       meta_step(o, s.corpus.vocabulary, s.corpus.validation.get()));
   if (o.plan) {
     if (speaks) std::printf("%s", to_string(s.plan).c_str());
     context.finish();
@@ -392,8 +392,11 @@ int run(int argc, char** argv) {
       code = kExitStopped;
     }
   }
-  if (speaks && code == 0) finish(s, log, files);
-  if (speaks && o.hash) std::printf("weights %s\n", to_hex(state_hash(*s.trainer)).c_str());
+  if (code == 0) finish(s, log, files);
+  if (o.hash) {
+    const std::uint64_t hash = state_hash(*s.trainer);
+    if (speaks) std::printf("weights %s\n", to_hex(hash).c_str());
+  }
   context.finish();
   return code;
 }
@@ -410,16 +413,8 @@ int main(int argc, char** argv) {
   wait_without_spinning(argv);
   try {
     return run(argc, argv);
-  } catch (const OutOfMemory& e) {
-    std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return kExitOutOfMemory;
-  } catch (const Error& e) {
-    std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return e.code() == ErrorCode::kCorrupt           ? kExitCorrupt
-           : e.code() == ErrorCode::kInvalidArgument ? kExitBadArguments
-                                                     : 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "train_gpt: %s\n", e.what());
-    return 1;
+    return dist::exit_code_of(e);
   }
 }

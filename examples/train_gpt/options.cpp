@@ -45,6 +45,12 @@ std::int64_t parse_bytes(const std::string& text) {
   return static_cast<std::int64_t>(value * factor);
 }
 
+void check_division(const Options& o) {
+  ACCRUE_CHECK(o.reduce != "each" || (o.shard != "none" && o.shard != "optimizer"),
+               "--reduce each goes with --shard gradients or parameters: with --shard ", o.shard,
+               " every rank keeps all gradients, which are reduced once (--reduce end)");
+}
+
 Parsed parse(int argc, char** argv, Options& o) {
   CLI::App app{
       "Trains a small GPT on a text file. The logical batch (--batch) decides the result; the "
@@ -97,6 +103,19 @@ Parsed parse(int argc, char** argv, Options& o) {
                  "mpirun. The result of one rank, to the bit with --numerics exact")
       ->check(positive)
       ->group("Batch and memory");
+  app.add_option(
+         "--shard", o.shard,
+         "What ranks divide instead of each having all of it: nothing; moments and master weights "
+         "(ZeRO 1); gradients too (2); parameters too (3). auto: the fastest that fits")
+      ->check(CLI::IsMember({"auto", "none", "optimizer", "gradients", "parameters"}))
+      ->group("Batch and memory");
+  app.add_option(
+         "--reduce", o.reduce,
+         "When the gradients of the ranks become one: at the end of the batch, or in each "
+         "micro-batch, after which a rank keeps its part alone (with --shard gradients or more). "
+         "auto: the fastest that fits")
+      ->check(CLI::IsMember({"auto", "end", "each"}))
+      ->group("Batch and memory");
   app.add_option("--batch", o.batch,
                  "Logical batch: sequences per optimizer step. Never changed by the program")
       ->check(positive)
@@ -108,7 +127,7 @@ Parsed parse(int argc, char** argv, Options& o) {
       ->check(natural)
       ->group("Batch and memory");
   app.add_option("--memory", memory,
-                 "Budget for all tensors, such as 256MiB; a hard limit. 0: none")
+                 "Budget for all tensors (of each rank), such as 256MiB; a hard limit. 0: none")
       ->group("Batch and memory");
   app.add_option(
          "--recompute", o.recompute,
@@ -270,6 +289,7 @@ Parsed parse(int argc, char** argv, Options& o) {
     ACCRUE_CHECK(o.schedule == "constant" || o.steps > o.warmup, "--warmup (", o.warmup,
                  ") must be smaller than --steps (", o.steps, ")");
     ACCRUE_CHECK(!o.prompt.empty(), "--prompt must not be empty");
+    check_division(o);
   } catch (const accrue::Error& e) {
     std::fprintf(stderr, "train_gpt: %s\n", e.what());
     return {false, kExitBadArguments};

@@ -15,11 +15,13 @@ struct Options {
   accrue::nn::GptConfig model;
   std::string shape = "gpt2";
   // batch and memory
-  int ranks = 1;                   // taken out of the arguments by main() before they are parsed
-  std::int64_t batch = 64;         // the logical batch, in sequences
-  std::int64_t micro = 0;          // 0: chosen to fit the budget
-  std::int64_t memory = 0;         // budget in bytes; 0: none
-  std::string recompute = "auto";  // auto, none, mlps or blocks
+  int ranks = 1;                // not an argument here: main() knows how many there are
+  std::string shard = "auto";   // auto, or what they divide: none, optimizer, gradients, parameters
+  std::string reduce = "auto";  // auto, end or each
+  std::int64_t batch = 64;      // the logical batch, in sequences
+  std::int64_t micro = 0;       // 0: chosen to fit the budget
+  std::int64_t memory = 0;      // budget in bytes; 0: none
+  std::string recompute = "auto";              // auto, none, mlps or blocks
   std::int64_t loss_rows = -1, mlp_rows = -1;  // -1: chosen; 0: all
   std::string offload = "auto";                // auto, yes or no
   bool state_on_host = false;                  // moments, and master weights of bf16
@@ -70,8 +72,12 @@ inline std::int64_t fixed_rows(const Options& o) {
 /// forms allowed.
 std::int64_t parse_bytes(const std::string& text);
 
+/// Refuses a --reduce that the --shard does not allow.
+void check_division(const Options& options);
+
 /// What decides the result of a run, as JSON text: kept in checkpoints, compared on --resume.
-/// Micro-batch size, memory, threads and output settings are not part of it: they change nothing.
+/// Micro-batch size, memory, threads, ranks, what they divide and output settings are not part of
+/// it: they change nothing.
 std::string recipe(const Options& options);
 
 /// Exit codes. Everything else that goes wrong is 1.

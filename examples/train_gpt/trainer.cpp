@@ -25,14 +25,24 @@ Share share_of(std::int64_t batch, std::int64_t grain, int rank, int ranks) {
   return {first, std::min(grains * (rank + 1) / ranks * grain, batch) - first};
 }
 
+std::int64_t largest_share(const Options& o) {
+  std::int64_t most = 0;
+  for (int r = 0; r < o.ranks; ++r)
+    most = std::max(most, share_of(o.batch, o.grain, r, o.ranks).count);
+  return most;
+}
+
 Trainer::Trainer(const Options& o, std::int64_t vocabulary, Device device,
                  const optim::Knobs& knobs, Communicator* ranks)
     : options_(o), device_(device), model_(parameters_, with_vocabulary(o.model, vocabulary)) {
   parameters_.allocate(device, o.dtype == "bf16" ? DType::kBF16 : DType::kF32,
                        o.state_on_host ? MasterWeights::kHost : MasterWeights::kDevice,
-                       {.ranks = ranks});
+                       {.ranks = ranks, .stage = knobs.stage, .policy = knobs.policy});
   nn::initialize(parameters_, o.seed);
-  optim::broadcast_values(parameters_);
+  if (parameters_.sharded() && parameters_.has_master())
+    nn::refresh_values(parameters_);  // each rank's part from where its master weights are
+  else
+    optim::broadcast_values(parameters_);
   const optim::StateOptions state{.on_host = o.state_on_host};
   if (o.optimizer == "adamw") {
     optimizer_ = std::make_unique<optim::AdamW>(
@@ -63,6 +73,10 @@ optim::BatchReport Trainer::step(const data::Batch& batch, std::int64_t window) 
     return model_.loss(part.tokens, part.targets, {random_key, part.samples},
                        {.label_smoothing = options_.label_smoothing, .z_loss = options_.z_loss});
   });
+}
+
+bool Trainer::every_rank_computes() const {
+  return parameters_.sharded() && parameters_.sharding().stage == ShardStage::kParameters;
 }
 
 double Trainer::evaluate(const data::Dataset& dataset, std::int64_t samples, std::int64_t micro) {

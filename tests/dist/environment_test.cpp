@@ -178,6 +178,7 @@ TEST_CASE("exit codes: what main() returns for an exception") {
   CHECK(exit_code_of(OutOfMemory("x", 1, 1, 1, {})) == 77);
   CHECK(exit_code_of(Error(ErrorCode::kCorrupt, "x")) == 78);
   CHECK(exit_code_of(Error(ErrorCode::kInvalidArgument, "x")) == 2);
+  CHECK(exit_code_of(Error(ErrorCode::kUnsupported, "x")) == 2);
   CHECK(exit_code_of(Error(ErrorCode::kIo, "x")) == 1);
   CHECK(exit_code_of(std::runtime_error("x")) == 1);
 }

@@ -38,3 +38,13 @@ exits 77 "${small[@]}" --memory "$((least - 1))"
 exits 0 "${small[@]}" --micro 3 --recompute blocks --loss-rows 16 --mlp-rows 8
 [[ $out == *"Chosen: micro-batch 3, computed again: block 0-1, MLPs 8 rows at a time, logits 16 rows at a time."* ]] ||
   fail "not what was asked for: $out"
+# Of several ranks: what each of them needs, and what they divide.
+exits 0 "${small[@]}" --ranks 3 --dtype bf16
+[[ $out == *"one of 3 ranks"*"divided: gradients, in each micro-batch"* ]] || fail "no divisions: $out"
+exits 0 "${small[@]}" --ranks 3 --shard gradients --reduce each
+[[ $out == *"3 samples of 32 tokens"*"ranks divide gradients, in each micro-batch"* ]] || fail "not what was asked for: $out"
+exits 0 "${small[@]}" --shard gradients
+[[ $out != *divide* ]] || fail "one rank divides something: $out"
+exits 2 "${small[@]}" --ranks 2 --shard optimizer --reduce each
+exits 2 "${small[@]}" --ranks 2 --shard parameters
+[[ $out == *"not there yet"* ]] || fail "not refused as it should: $out"

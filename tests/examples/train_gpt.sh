@@ -1,34 +1,16 @@
 #!/usr/bin/env bash
 # train_gpt from the outside, as a person uses it: the same hash twice and for any number of threads, exact resume,
 # a signal, budgets, bad arguments, damaged files. Usage: train_gpt.sh <train_gpt> <text file> <temporary folder>
-set -uo pipefail
-program=$(realpath "$1")
-text=$2
-work=$(realpath -m "$3")
-rm -rf "$work"
-mkdir -p "$work"
+source "${BASH_SOURCE[0]%/*}/train_gpt_common.sh" "$@"
 head -c 30000 "$text" > "$work/text.txt"
-export OMP_WAIT_POLICY=passive
-failures=0
 
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
 # train <folder> <arguments...>: sets rc, out (stdout), err (stderr)
 train() {
   local dir=$1
   shift
-  "$program" --data "$work/text.txt" --out "$work/$dir" --layers 2 --channels 32 --heads 2 --context 16 --dropout 0.1 \
-    --steps 8 --warmup 2 --batch 10 --micro 4 --eval-every 4 --eval-samples 8 --save-every 4 --sample 20 --hash "$@" \
-    > "$work/stdout" 2> "$work/stderr"
-  rc=$?
-  out=$(cat "$work/stdout")
-  err=$(cat "$work/stderr")
+  run "$program" --data "$work/text.txt" --out "$work/$dir" --layers 2 --channels 32 --heads 2 --context 16 --dropout 0.1 \
+    --steps 8 --warmup 2 --batch 10 --micro 4 --eval-every 4 --eval-samples 8 --save-every 4 --sample 20 --hash "$@"
 }
-hash_of() { grep -E '^weights [0-9a-f]{16}$' <<< "$out" | tail -1; }
-expect_rc() { [ "$rc" = "$1" ] || fail "$2: exit code $rc, expected $1: $err"; }
-expect_text() { grep -qF -- "$1" <<< "$err$out" || fail "$2: expected '$1' in: $err$out"; }
 
 train first
 expect_rc 0 "a plain run"
@@ -61,8 +43,7 @@ train other --seed 2
 # Stopped after 4 of 8 steps (the later checkpoint removed), then resumed from another folder: the same weights.
 cp -r "$work/first" "$work/half"
 rm -r "$work/half/step-8"
-(cd / && "$program" --resume "$work/half" > "$work/stdout" 2> "$work/stderr")
-rc=$?; out=$(cat "$work/stdout"); err=$(cat "$work/stderr")
+run env -C / "$program" --resume "$work/half"
 expect_rc 0 "resume"
 [ "$(hash_of)" = "$reference" ] || fail "the resumed run gives another hash: $(hash_of), not $reference"
 [ "$(wc -l < "$work/half/log.jsonl")" = 8 ] || fail "the log of the resumed run does not have a line per step"
@@ -269,8 +250,4 @@ for flag in --batch --micro --memory --threads --dtype --resume --hash --steps; 
   grep -q -- "$flag" <<< "$help" || fail "--help does not name $flag"
 done
 
-if [ $failures -gt 0 ]; then
-  echo "$failures failures"
-  exit 1
-fi
-echo "all passed"
+end

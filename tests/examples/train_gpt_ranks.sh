@@ -1,33 +1,17 @@
 #!/usr/bin/env bash
 # train_gpt on several processes: one hash over the numbers of ranks with --numerics exact, also when a run goes on
 # with another number; the losses of one rank otherwise. Usage: train_gpt_ranks.sh <train_gpt> <text file> <folder>
-set -uo pipefail
-program=$(realpath "$1")
-text=$2
-work=$(realpath -m "$3")
-rm -rf "$work"
-mkdir -p "$work"
+source "${BASH_SOURCE[0]%/*}/train_gpt_common.sh" "$@"
 head -c 20000 "$text" > "$work/text.txt"
-export OMP_WAIT_POLICY=passive
-failures=0
 
-fail() {
-  echo "FAILED: $*"
-  failures=$((failures + 1))
-}
 # train <folder> <arguments...>: sets rc, out (stdout), err (stderr)
 train() {
   local dir=$1
   shift
-  timeout -k 5 120 "$program" --device cpu --data "$work/text.txt" --out "$work/$dir" --layers 2 --channels 16 --heads 2 \
+  run timeout -k 5 120 "$program" --device cpu --data "$work/text.txt" --out "$work/$dir" --layers 2 --channels 16 --heads 2 \
     --context 16 --dropout 0.1 --steps 4 --warmup 1 --batch 7 --eval-every 2 --eval-samples 4 --save-every 2 --sample 0 \
-    --no-pictures --threads 1 --hash "$@" > "$work/stdout" 2> "$work/stderr"
-  rc=$?
-  out=$(cat "$work/stdout")
-  err=$(cat "$work/stderr")
+    --no-pictures --threads 1 --hash "$@"
 }
-hash_of() { grep -E '^weights [0-9a-f]{16}$' <<< "$out"; }
-expect_rc() { [ "$rc" = "$1" ] || fail "$2: exit code $rc, expected $1: $err"; }
 # losses <folder>: of the log
 losses() { grep -oE '"loss":[0-9.]+' "$work/$1/log.jsonl" | cut -d: -f2; }
 
@@ -46,10 +30,7 @@ done
 train resumed -n 2 --numerics exact
 expect_rc 0 "the run to go on with"
 rm -rf "$work/resumed/step-4"
-timeout -k 5 120 "$program" -n 3 --resume "$work/resumed" > "$work/stdout" 2> "$work/stderr"
-rc=$?
-out=$(cat "$work/stdout")
-err=$(cat "$work/stderr")
+run timeout -k 5 120 "$program" -n 3 --resume "$work/resumed"
 expect_rc 0 "going on with 3 ranks"
 [ "$(hash_of)" = "$reference" ] || fail "2, then 3 ranks: '$(hash_of)' instead of '$reference'"
 
@@ -60,5 +41,39 @@ paste <(losses plain-1) <(losses plain-2) | awk '{d = $1 - $2; if (d < 0) d = -d
   END {exit NR != 4 || bad}' || fail "the losses of 2 ranks are not those of one"
 [ "$(wc -l < "$work/plain-2/log.jsonl")" = 4 ] || fail "more than one rank writes the log"
 
-[ "$failures" = 0 ] && echo "all well"
-exit $((failures > 0))
+# What ranks divide: the peak is the one that was planned, to the byte, and the losses stay.
+declare -A peak
+for division in none optimizer gradients parts; do
+  how=(--shard $division)
+  [ $division = parts ] && how=(--shard gradients --reduce each)
+  train "plan-$division" -n 2 --dtype bf16 --micro 2 "${how[@]}" --plan
+  expect_rc 0 "--plan with $division divided"
+  peak[$division]=$(sed -nE 's/^  together +([0-9]+) .*/\1/p' <<< "$out")
+  train "$division" -n 2 --dtype bf16 --micro 2 "${how[@]}"
+  expect_rc 0 "$division divided"
+  [ "$(sed -nE '$s/.*"peak_bytes":([0-9]+).*/\1/p' "$work/$division/log.jsonl")" = "${peak[$division]}" ] ||
+    fail "$division divided: a peak of ${peak[$division]} was planned: $(tail -n 1 "$work/$division/log.jsonl")"
+  paste <(losses none) <(losses "$division") | awk '{d = $1 - $2; if (d < 0) d = -d; if (NF != 2 || d > 1e-3 * $1) bad = 1}
+    END {exit NR != 4 || bad}' || fail "$division divided: other losses"
+done
+[ "${peak[none]}" -gt "${peak[optimizer]}" ] || fail "divided moments take as much: ${peak[*]}"
+[ "${peak[gradients]}" -gt "${peak[parts]}" ] || fail "divided gradients take as much: ${peak[*]}"
+train plan -n 2 --dtype bf16 --micro 2 --memory "$((peak[optimizer] + 1))" --plan
+expect_text "one of 2 ranks" "--plan of two ranks"
+expect_text "ranks divide" "--plan where not everything fits on each rank"
+
+# refused <text> <arguments...>: before anything is allocated, on all ranks alike.
+refused() {
+  rm -rf "$work/refused"
+  train refused -n 2 "${@:2}"
+  expect_rc 2 "${*:2}"
+  [ "$(grep -cF -- "$1" <<< "$err")" = 2 ] || fail "${*:2}: expected '$1' from both ranks, got: $err"
+  [ ! -e "$work/refused" ] || fail "${*:2}: something has begun"
+}
+refused "parameters themselves are not there yet" --shard parameters
+refused "--reduce each goes with" --shard optimizer --reduce each
+refused "divide cannot be on the host yet" --shard optimizer --dtype bf16 --state-on-host
+train alone --shard gradients --reduce each
+expect_rc 0 "one rank divides nothing, whatever was asked for"
+
+end
