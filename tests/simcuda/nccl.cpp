@@ -1,6 +1,8 @@
 // NCCL: communicators, their states and the calls.
 #include "nccl_world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -237,7 +239,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const Lock lock;
   if (const ncclResult_t met = meet_fault(__func__, -1, nullptr); met != ncclNumResults) return met;
   std::memset(id, 0, sizeof *id);
-  std::snprintf(id->internal, sizeof id->internal, "simulated NCCL %llu",
+  std::snprintf(id->internal, sizeof id->internal, "simulated-nccl-%d-%llu", int(getpid()),
                 static_cast<unsigned long long>(++globals().ids));
   return ncclSuccess;
 }
@@ -279,6 +281,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
     }
     world->ranks[std::size_t(rank)] = comm;
     if (!comm->stalled) ++world->joined;
+    if (folder_of_processes() && !comm->stalled) {
+      join_processes(*world, id.internal, rank, comm->device);
+    }
   }
   comm->polls = random_number() % 3;
   notify_others();
@@ -288,7 +293,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const Lock lock;
   if (!known(comm, __func__)) return ncclInvalidArgument;
-  const World& world = *comm->world;
+  World& world = *comm->world;
+  const bool joined = world.far ? processes_joined(world) : world.joined == world.ranks.size();
   if (world.failed && !comm->async) {
     comm->async = world.failed;
     comm->error = world.why;
@@ -299,7 +305,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (comm->stalled) return ncclSuccess;
   switch (comm->state) {
     case State::kStarting:
-      if (world.joined < world.ranks.size() || comm->polls-- > 0) return ncclSuccess;
+      if (!joined || comm->polls-- > 0) return ncclSuccess;
       comm->state = State::kReady;
       break;
     case State::kLaunching:
@@ -309,6 +315,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     case State::kFinalizing:
       run_some(1, true);
       if (comm->outstanding > 0) return ncclSuccess;
+      if (world.far) {
+        if (!processes_finalized(world)) return ncclSuccess;
+        comm->state = State::kReady;
+        break;
+      }
       for (const ncclComm_t other : world.ranks) {
         if (!other->finalized && !other->gone) return ncclSuccess;
       }
@@ -333,6 +344,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   }
   comm->state = State::kFinalizing;
   comm->finalized = true;
+  if (comm->world->far) finalize_process(*comm->world);
   notify_others();
   return ncclInProgress;
 }

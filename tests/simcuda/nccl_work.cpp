@@ -173,16 +173,17 @@ bool can_run(Transfer& t) {
   if (t.sender->comm->aborted || t.receiver->comm->aborted) return false;
   if (t.send.count == t.receive.count && t.send.type == t.receive.type) return true;
   t.wrong = true;
-  report("nccl", format("rank %d has %s, rank %d has %s", t.receive.peer, describe(t.send).c_str(),
-                        t.send.peer, describe(t.receive).c_str()));
+  report_transfer(t.send.peer, t.send, t.receive);
   return false;
 }
 
-bool ready(Operation& o) {
+bool ready(const OperationPtr& operation) {
+  Operation& o = *operation;
   o.arrived = true;
   o.number = o.stream->queue.front().operation;
   if (o.comm->aborted) return true;
   if (o.comm->async) return false;
+  if (o.comm->world->far && !meet_processes(operation)) return false;
   if (o.meeting) return can_run(*o.meeting);
   bool all = true;
   for (const auto& t : o.transfers) all = can_run(*t) && all;
@@ -199,6 +200,7 @@ void run(Operation& o) {
   for (const auto& t : o.transfers) {
     if (!t->done) run_transfer(*t);
   }
+  if (!o.meeting && o.comm->world->far) receive_from_processes(o);
 }
 
 void join_meeting(const OperationPtr& o) {
@@ -263,7 +265,9 @@ std::string describe(const Request& c) {
 void launch(const OperationPtr& o) {
   ++o->comm->outstanding;
   const Kind kind = o->requests[0].kind;
-  if (kind == Kind::kSend || kind == Kind::kReceive) {
+  if (o->comm->world->far) {
+    number_for_processes(*o);
+  } else if (kind == Kind::kSend || kind == Kind::kReceive) {
     for (const Request& c : o->requests) join_transfer(o, c);
   } else {
     join_meeting(o);
@@ -271,7 +275,12 @@ void launch(const OperationPtr& o) {
   const std::string name =
       format("NCCL %s of rank %d", describe(o->requests[0]).c_str(), o->comm->rank);
   enqueue(
-      o->stream, name.c_str(), [o] { run(*o); }, {}, [o] { return ready(*o); });
+      o->stream, name.c_str(), [o] { run(*o); }, {}, [o] { return ready(o); });
+}
+
+void report_transfer(int receiver, const Request& send, const Request& receive) {
+  report("nccl", format("rank %d has %s, rank %d has %s", receive.peer, describe(send).c_str(),
+                        receiver, describe(receive).c_str()));
 }
 
 }  // namespace simcuda::nccl

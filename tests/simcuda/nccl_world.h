@@ -40,6 +40,10 @@ struct Operation {
   std::vector<std::shared_ptr<Transfer>> transfers;
   std::uint32_t number = 0;  // on its stream
   bool arrived = false;      // it is at the head of its stream
+  // Between processes:
+  std::vector<std::uint64_t> numbers;  // of the collective, or of each send and receive
+  bool posted = false;
+  std::vector<char> brought, gets;  // of an operation that stands for another process's
 };
 using OperationPtr = std::shared_ptr<Operation>;
 /// One collective of all ranks.
@@ -66,10 +70,30 @@ struct World {
     std::deque<std::shared_ptr<Transfer>> sends, receives;  // that wait for the other side
   };
   std::map<std::pair<int, int>, Channel> channels;  // by sender and receiver
+  /// Where the other ranks are processes: `ranks` holds this one's communicator alone.
+  struct Far {
+    std::string prefix;  // of the files
+    int rank = 0;
+    std::map<int, std::uint64_t> sent, received;  // how many, by the other rank
+  };
+  std::unique_ptr<Far> far;
 };
 
 /// Finds whom the operation meets, and puts it on its stream.
 void launch(const OperationPtr& operation);
+/// A finding: what was sent is not what is received.
+void report_transfer(int receiver, const Request& send, const Request& receive);
+
+// Ranks that are processes (nccl_processes.cpp).
+const char* folder_of_processes();  // null: ranks are threads
+void join_processes(World& world, const std::string& id, int rank, int device);
+bool processes_joined(World& world);
+void finalize_process(World& world);
+bool processes_finalized(const World& world);
+void number_for_processes(Operation& operation);
+/// Brings what this rank has, once; whether what it needs of the others is there.
+bool meet_processes(const OperationPtr& operation);
+void receive_from_processes(Operation& operation);
 
 }  // namespace simcuda::nccl
 

@@ -33,6 +33,10 @@ Failure failures[8];
 void read_environment() {
   Control& c = control();
   if (const char* text = std::getenv("SIM_DEVICES")) set_devices(std::atoi(text));
+  if (std::getenv("SIM_NCCL_FOLDER")) {
+    c.poll_seconds = 0.0005;
+    c.deadlock_seconds = 120;
+  }
   if (const char* text = std::getenv("SIM_SCHED")) {
     c.order = text[0] == 'l' ? Order::kLazy : text[0] == 'e' ? Order::kEager : Order::kRandom;
     const char* const seed = std::strchr(text, ':');

@@ -51,6 +51,7 @@ struct Control {
   Order order = Order::kRandom;
   int devices = 1;
   double deadlock_seconds = 2, watchdog_seconds = 120;
+  double poll_seconds = 1e9;  // between looks at what other processes have brought
   Statistics statistics;
 };
 Control& control();

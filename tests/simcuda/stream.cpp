@@ -120,12 +120,20 @@ void run_some(int count, bool host_waits) {
 }
 
 cudaError_t run_until(const std::function<bool()>& done, cudaStream_t preferred) {
-  while (!done()) {
+  const Control& c = control();
+  for (double waited = 0; !done();) {
     if (const cudaStream_t s = choose(preferred, true)) {
       run_front(s);
-    } else if (!wait_for_others(control().deadlock_seconds)) {
+      waited = 0;
+    } else if (const double slice = std::min(c.poll_seconds, c.deadlock_seconds - waited);
+               wait_for_others(slice)) {
+      waited = 0;
+    } else if ((waited += slice) >= c.deadlock_seconds) {
       const auto& all = streams();
-      if (std::any_of(all.begin(), all.end(), [](cudaStream_t s) { return s->busy; })) continue;
+      if (std::any_of(all.begin(), all.end(), [](cudaStream_t s) { return s->busy; })) {
+        waited = 0;
+        continue;
+      }
       report_deadlock();
       return cudaErrorLaunchTimeout;
     }

@@ -1,6 +1,7 @@
 #pragma once
 // How a test steers the simulated NCCL. Its ranks are threads of this process, each with a
-// simulated device of its own. Findings (simcuda.h, kind "nccl"): ranks that disagree about a
+// simulated device of its own; with SIM_NCCL_FOLDER, an empty folder that all see, they are
+// processes of one machine, each with one rank, which exchange files there. Findings (simcuda.h, kind "nccl"): ranks that disagree about a
 // collective, memory or a stream of another device, a communicator that is used before its last
 // call has ended or after its end, blocking communicators. A collective runs when it is at the head
 // of its stream on every rank; until then it blocks the streams, as the real one does. Sums of
