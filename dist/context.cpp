@@ -7,6 +7,8 @@
 #include <accrue/core/file.h>
 #include <accrue/core/hash.h>
 #include <accrue/dist/context.h>
+#include <accrue/dist/gpus.h>
+#include <accrue/dist/nccl/nccl.h>
 #include <accrue/dist/self.h>
 #include <accrue/dist/signals.h>
 #include <accrue/dist/watchdog.h>
@@ -54,6 +56,12 @@ std::uint64_t hash_of_program() {
 }  // namespace
 
 struct Context::State {
+  // What watches the ranks may live longer than this.
+  ~State() {
+#if ACCRUE_HAS_MPI
+    if (mpi) mpi->watchdog().set_look({});
+#endif
+  }
   Environment environment;
   std::optional<SignalScope> signals;
   std::unique_ptr<Communicator> self;
@@ -62,17 +70,29 @@ struct Context::State {
   std::unique_ptr<MpiSession> mpi;
 #endif
   Communicator* world = nullptr;
+  std::optional<Device> gpu;
+  std::unique_ptr<Communicator> nccl;  // goes before what carries its words
+  NcclOptions nccl_options;
   int local_rank = 0, local_size = 1;
   bool reported = false;
 };
 
 Context::Context(const ContextOptions& options) : state_(std::make_unique<State>()) {
+  start(options);
+  if (options.backend == BackendKind::kNccl) (void)communicator(gpu());
+}
+void Context::start(const ContextOptions& options) {
   State& s = *state_;
   s.environment = read_environment(environ);
   s.on_failure = options.on_failure;
+  s.nccl_options.init_seconds = options.init_deadline.count();
+  s.nccl_options.collective_seconds = options.collective_deadline.count();
+  s.nccl_options.on_failure = [this](std::string_view why) {
+    fail(ExitCode::kTimeout, std::string(why));
+  };
   const bool many = s.environment.size > 1;
   if (options.backend != BackendKind::kSelf) check_launch(s.environment, mpi_library());
-  if (options.backend == BackendKind::kSelf || (options.backend == BackendKind::kAuto && !many)) {
+  if (options.backend == BackendKind::kSelf || (options.backend != BackendKind::kMpi && !many)) {
     if (many)
       throw DistributedError(
           ExitCode::kBadLaunch,
@@ -124,12 +144,20 @@ Context::Context(const ContextOptions& options) : state_(std::make_unique<State>
 #endif
 }
 
-Context::~Context() {
-#if ACCRUE_HAS_MPI
-  if (state_->mpi) state_->mpi->watchdog().set_look({});
-#endif
-}
+Context::~Context() = default;
 Communicator& Context::world() { return *state_->world; }
+Device Context::gpu() {
+  State& s = *state_;
+  if (!s.gpu) s.gpu = gpu_of_rank(world(), s.local_rank, s.local_size);
+  return *s.gpu;
+}
+Communicator& Context::communicator(Device device) {
+  State& s = *state_;
+  if (s.self || device.is_cpu()) return world();
+  ACCRUE_CHECK(device == gpu(), "Context: this rank's GPU is ", gpu(), ", not ", device);
+  if (!s.nccl) s.nccl = nccl_communicator(world(), device, s.nccl_options);
+  return *s.nccl;
+}
 int Context::rank() const { return state_->world->rank(); }
 int Context::size() const { return state_->world->size(); }
 int Context::local_rank() const { return state_->local_rank; }
@@ -152,6 +180,7 @@ void Context::fail(ExitCode code, const std::string& why) {
        detail::concat("accrue: stops (exit code ", static_cast<int>(code), "): ", why)});
 }
 void Context::finish() {
+  state_->nccl.reset();
 #if ACCRUE_HAS_MPI
   if (state_->mpi) state_->mpi->finish();
 #endif

@@ -9,9 +9,11 @@
 namespace accrue::dist {
 
 enum class BackendKind : std::uint8_t {
-  kAuto,  // kSelf for one process, else kMpi
+  kAuto,  // kSelf for one process, else kMpi; kNccl beside it where communicator() is asked for a
+          // GPU
   kSelf,
   kMpi,
+  kNccl,  // a GPU for each rank from the start, and what kAuto is without it
 };
 
 struct ContextOptions {
@@ -48,14 +50,21 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  /// All ranks: for tensors, and (as Peers) for values of the host.
+  /// All ranks: for tensors of the cpu, and (as Peers) for values of the host.
   Communicator& world();
+  /// All ranks, for tensors of `device`: world() where that is the cpu, NCCL's where it is this
+  /// rank's gpu(). The first call for it is a collective; what NCCL reports, and what takes longer
+  /// than the deadlines, is a failure of code 75 (ContextOptions::on_failure). Belongs to the
+  /// context, and is gone after finish().
+  Communicator& communicator(Device device);
+  /// This rank's GPU (gpu_of_rank()). The first call is a collective.
+  Device gpu();
   int rank() const;
   int size() const;
-  int local_rank() const;  // on this machine: the number of the GPU to take
+  int local_rank() const;  // on this machine
   int local_size() const;
   const Environment& environment() const;
-  BackendKind backend() const;  // kSelf or kMpi
+  BackendKind backend() const;  // of world(): kSelf or kMpi
 
   /// Whether any rank was told to stop. A collective: all ranks ask after the same step, and get
   /// the same answer. Then: write a checkpoint and return ExitCode::kPreempted.
@@ -66,6 +75,7 @@ class Context {
   void finish();
 
  private:
+  void start(const ContextOptions& options);
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -9,6 +9,7 @@
 #include <accrue/dist/exit_codes.h>
 #include <accrue/dist/failure.h>
 #include <accrue/dist/flight_recorder.h>
+#include <accrue/dist/gpus.h>
 #include <accrue/dist/launch.h>
 #include <accrue/dist/nccl/nccl.h>
 #include <accrue/dist/self.h>

@@ -189,9 +189,10 @@ void NcclEngine::watch() {
   }
   if (failure_.empty()) return;
   const ncclComm_t comm = std::exchange(native_, nullptr);
+  const bool tell = options_.on_failure && !leaving_;
   lock.unlock();
   try {
-    if (options_.on_failure) options_.on_failure(failure_);
+    if (tell) options_.on_failure(failure_);
   } catch (...) {}
   const ncclResult_t code = comm ? ncclCommAbort(comm) : ncclSuccess;
   drain();
@@ -209,6 +210,7 @@ void NcclEngine::close(bool abort) noexcept {
   Lock lock(mutex_);
   try {
     if (native_ && failure_.empty()) {
+      leaving_ = abort;
       if (abort) fail("its end", "an exception on this rank ends the communicator");
       check(ncclCommFinalize(native_), "ncclCommFinalize");
       settle("ncclCommFinalize", options_.collective_seconds);

@@ -75,6 +75,7 @@ class NcclEngine : public std::enable_shared_from_this<NcclEngine> {
   std::string failure_;
   Clock::time_point patience_;  // when to stop waiting for the abort
   bool aborted_ = false, stop_ = false;
+  bool leaving_ = false;  // an exception ends it, which the program has in hand
   std::thread watcher_;
 };
 }  // namespace accrue::dist

@@ -23,7 +23,7 @@ struct NcclOptions {
   int check_every = 0;
   /// Called once, by a thread of the communicator, when it has failed and before it is aborted: for
   /// a program that would rather end than wait for threads that wait for the device. Must not
-  /// throw, nor call the communicator.
+  /// throw, nor call the communicator. Not called where an exception unwinds the communicator.
   std::function<void(std::string_view why)> on_failure = {};
 };
 

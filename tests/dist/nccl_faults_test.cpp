@@ -166,7 +166,7 @@ TEST_CASE("nccl faults: a rank that stays away is noticed by who waits and by wh
   dist::NcclOptions options = quick();
   options.on_failure = [&](std::string_view why) {
     ++called;
-    expect(why.find("did not come") != why.npos || why.find("an exception") != why.npos, why);
+    expect(why.find("did not come") != why.npos, why);
   };
   const auto begin = Clock::now();
   Gate go;
@@ -198,7 +198,7 @@ TEST_CASE("nccl faults: a rank that stays away is noticed by who waits and by wh
   CHECK(seconds_since(begin) < 4);
   CHECK(has(texts[0], "#1 all_reduce sum float32 n=10 'x': not ended within 0.75 s"));
   CHECK(texts[1] == "gone");
-  CHECK(called == 2);
+  CHECK(called == 1);  // not by the one that threw
   CHECK(simcuda::nccl::communicators() == 0);
 }
 
