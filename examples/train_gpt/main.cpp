@@ -282,6 +282,11 @@ void finish(Session& s, Log& log, const std::vector<std::string>& drawn) {
   std::printf("  step-%lld\n", static_cast<long long>(s.saved));
 }
 
+// Rank 0 has said why; main() has only to end.
+struct Refused {
+  int exit_code;
+};
+
 int run(int argc, char** argv) {
   std::vector<std::string> given(argv + 1, argv + argc);
   if (const int ranks = take_ranks(given); ranks > 1) dist::relaunch_under_mpirun(ranks, given);
@@ -289,6 +294,16 @@ int run(int argc, char** argv) {
   dist::Context context({.configuration = joined(given), .signals = false});
   Communicator* const peers = &context.world();
   const bool many = peers->size() > 1, speaks = peers->rank() == 0;
+  // For what no rank can do if one cannot: they end together, and one of them speaks.
+  const auto alike = [&](auto&& f) {
+    try {
+      return f();
+    } catch (const std::exception& e) {
+      if (speaks) std::fprintf(stderr, "train_gpt: %s\n", e.what());
+      context.finish();
+      throw Refused{dist::exit_code_of(e)};
+    }
+  };
   std::optional<Found> found;
   if (const std::string path = resume_of(given); !path.empty()) {
     found = find_checkpoint(path, *peers);
@@ -311,9 +326,11 @@ int run(int argc, char** argv) {
       std::fprintf(stderr, "train_gpt: %.*s\n", static_cast<int>(text.size()), text.data());
   });
   Device device = Device::parse(o.device);
-  if (many && device.is_cuda())
-    detail::fail(ErrorCode::kUnsupported,
-                 "train_gpt: several ranks on GPUs are not there yet; use --device cpu");
+  if (many && device.is_cuda()) {
+    ACCRUE_CHECK(!o.device.starts_with("cuda:"), "--device ", o.device,
+                 ": of several ranks each takes a GPU of its own (--device cuda)");
+    device = alike([&] { return context.gpu(); });
+  }
   (void)backend(device);
   o.device = to_string(device);
   ACCRUE_CHECK(!device.is_meta(), "--device ", o.device, ": training needs a device with memory");
@@ -329,8 +346,10 @@ int run(int argc, char** argv) {
   keep.insert(keep.end(), {"--data", std::filesystem::absolute(o.data).string()});
   ACCRUE_CHECK(!many || !o.verify, "--verify is for one rank");
   Session s{o, *peers, keep, load_corpus(o), {}, nullptr, nullptr, nullptr};
-  s.plan = optim::plan(plan_request(o, s.corpus.vocabulary),
+  s.plan = alike([&] {
+    return optim::plan(plan_request(o, s.corpus.vocabulary),
                        meta_step(o, s.corpus.vocabulary, s.corpus.validation.get()));
+  });
   if (o.plan) {
     if (speaks) std::printf("%s", to_string(s.plan).c_str());
     context.finish();
@@ -341,7 +360,8 @@ int run(int argc, char** argv) {
   if (o.verify) return verify(o, s.corpus, knobs, device);
   std::filesystem::create_directories(o.out);
   Allocator::of(device).set_budget(o.memory);
-  s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device, knobs, peers);
+  s.trainer = std::make_unique<Trainer>(o, s.corpus.vocabulary, device, knobs,
+                                        &context.communicator(device));
   // Going on in the run's own folder; elsewhere, and for a new run, what is there is another run's.
   bool own = false;
   if (found) {
@@ -397,6 +417,7 @@ int run(int argc, char** argv) {
     const std::uint64_t hash = state_hash(*s.trainer);
     if (speaks) std::printf("weights %s\n", to_hex(hash).c_str());
   }
+  s.trainer.reset();  // its communicator goes
   context.finish();
   return code;
 }
@@ -413,6 +434,8 @@ int main(int argc, char** argv) {
   wait_without_spinning(argv);
   try {
     return run(argc, argv);
+  } catch (const Refused& r) {
+    return r.exit_code;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "train_gpt: %s\n", e.what());
     return dist::exit_code_of(e);

@@ -164,7 +164,8 @@ Parsed parse(int argc, char** argv, Options& o) {
       ->check(CLI::Range(0, 4096))
       ->group("Batch and memory");
   app.add_option("--device", o.device,
-                 "cpu, cuda, cuda:N, or auto: the first GPU that can be used, else the cpu")
+                 "cpu, cuda, cuda:N, or auto: the first GPU that can be used, else the cpu. Of "
+                 "several ranks each takes the GPU with its number on the machine")
       ->group("Batch and memory");
 
   app.add_option("--optimizer", o.optimizer, "adamw or sgd")

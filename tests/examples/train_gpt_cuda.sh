@@ -25,3 +25,20 @@ if [ -z "$predicted" ] || [ "$predicted" != "$measured" ]; then
   exit 1
 fi
 echo "losses $(losses cuda | tr '\n' ' '), peak $measured"
+
+# Ranks with a GPU each: exact numerics have one hash, whatever they divide. (What is set for the simulated devices
+# means nothing to others.)
+one=("$train_gpt" "${recipe[@]}" --numerics exact --hash --quiet)
+"${one[@]}" --device cuda --out "$work/one" >"$work/one.txt" 2>&1 || { cat "$work/one.txt" && exit 1; }
+want=$(grep '^weights ' "$work/one.txt")
+for division in none gradients; do
+  mkdir -p "$work/files-$division"
+  if ! SIM_DEVICES=2 SIM_NCCL_FOLDER="$work/files-$division" "${one[@]}" -n 2 --device cuda --shard $division \
+    --out "$work/two-$division" >"$work/two.txt" 2>&1; then
+    grep -E "has no GPU|no NCCL|no MPI|mpirun cannot be started" "$work/two.txt" && exit 0
+    cat "$work/two.txt"
+    exit 1
+  fi
+  [ "$(grep '^weights ' "$work/two.txt")" = "$want" ] || { echo "two GPUs, $division divided: not $want" && cat "$work/two.txt" && exit 1; }
+done
+echo "two GPUs: $want"

@@ -62,17 +62,18 @@ train plan -n 2 --dtype bf16 --micro 2 --memory "$((peak[optimizer] + 1))" --pla
 expect_text "one of 2 ranks" "--plan of two ranks"
 expect_text "ranks divide" "--plan where not everything fits on each rank"
 
-# refused <text> <arguments...>: before anything is allocated, on all ranks alike.
+# refused <text> <arguments...>: on all ranks alike, before anything is allocated.
 refused() {
   rm -rf "$work/refused"
   train refused -n 2 "${@:2}"
   expect_rc 2 "${*:2}"
-  [ "$(grep -cF -- "$1" <<< "$err")" = 2 ] || fail "${*:2}: expected '$1' from both ranks, got: $err"
+  expect_text "$1" "${*:2}"
   [ ! -e "$work/refused" ] || fail "${*:2}: something has begun"
 }
 refused "parameters themselves are not there yet" --shard parameters
 refused "--reduce each goes with" --shard optimizer --reduce each
 refused "divide cannot be on the host yet" --shard optimizer --dtype bf16 --state-on-host
+refused "each takes a GPU of its own" --device cuda:1
 train alone --shard gradients --reduce each
 expect_rc 0 "one rank divides nothing, whatever was asked for"
 
