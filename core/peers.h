@@ -3,6 +3,8 @@
 // communicator can be one.
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace accrue {
@@ -18,6 +20,8 @@ struct Peers {
 
 /// What every rank brought, rank by rank: size() * mine.size() values. A collective.
 std::vector<std::int64_t> gather(Peers& peers, std::span<const std::int64_t> mine);
+/// The same with a text of each. A collective.
+std::vector<std::string> gather_texts(Peers& peers, std::string_view mine);
 /// Nobody leaves before all have come. A collective.
 void barrier(Peers& peers);
 }  // namespace accrue

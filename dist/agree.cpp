@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <cstring>
 #include <accrue/dist/agree.h>
 
 namespace accrue::dist {
@@ -13,22 +11,6 @@ std::optional<AgreedError> failure_of(const std::function<void()>& body) {
   } catch (const std::exception& e) {
     return AgreedError{ErrorCode::kInternal, e.what()};
   }
-}
-
-std::vector<std::string> gather_texts(Peers& peers, std::string_view mine) {
-  const auto length = static_cast<std::int64_t>(mine.size());
-  const std::vector<std::int64_t> lengths = gather(peers, {&length, 1});
-  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  const std::size_t words = (longest + 7) / 8;
-  std::vector<std::string> texts(lengths.size());
-  if (words == 0) return texts;
-  std::vector<std::int64_t> packed(words);
-  std::memcpy(packed.data(), mine.data(), mine.size());
-  const std::vector<std::int64_t> all = gather(peers, packed);
-  for (std::size_t r = 0; r < texts.size(); ++r)
-    texts[r].assign(reinterpret_cast<const char*>(all.data() + r * words),
-                    static_cast<std::size_t>(lengths[r]));
-  return texts;
 }
 
 std::optional<AgreedError> agree(Peers& peers, const std::optional<AgreedError>& mine) {

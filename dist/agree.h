@@ -4,8 +4,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 #include <accrue/core/error.h>
 #include <accrue/core/peers.h>
 
@@ -17,9 +15,6 @@ struct AgreedError {
 };
 /// What `body` threw, as a value.
 std::optional<AgreedError> failure_of(const std::function<void()>& body);
-
-/// What every rank brought, rank by rank. Collective.
-std::vector<std::string> gather_texts(Peers& peers, std::string_view mine);
 
 /// Collective. If any rank brings a failure, all get the same one: the code of the first such rank,
 /// and what each of them says.

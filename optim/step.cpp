@@ -184,26 +184,16 @@ void LogicalStep::update(Run& r) {
 
 void LogicalStep::find_not_finite(Run& r) {
   if (!ranks_) return;
-  const auto mine = window_->not_finite();
-  // Names go as bytes, a row for each rank.
-  std::string text;
-  for (const std::string& name : mine) text += name + '\n';
-  std::array<std::int64_t, 1> most{static_cast<std::int64_t>(text.size())};
-  ranks_->max(most);
-  if (most[0] == 0) return;
-  std::vector<std::int64_t> row(text.begin(), text.end());
-  row.resize(static_cast<std::size_t>(most[0]));
-  const auto all = gather(*ranks_, row);
-  std::string name;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i] != '\n') {
-      if (all[i] != 0) name += static_cast<char>(all[i]);
-      continue;
+  std::string mine;
+  for (const std::string& name : window_->not_finite()) mine += name + '\n';
+  const std::vector<std::string> all = gather_texts(*ranks_, mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::istringstream lines(all[rank]);
+    for (std::string name; std::getline(lines, name);) {
+      log(LogLevel::kWarning,
+          detail::concat("rank ", rank, " had gradients that were not finite: ", name));
+      r.report.not_finite.push_back({static_cast<int>(rank), name});
     }
-    const int rank = static_cast<int>(i / row.size());
-    log(LogLevel::kWarning,
-        detail::concat("rank ", rank, " had gradients that were not finite: ", name));
-    r.report.not_finite.push_back({rank, std::exchange(name, {})});
   }
 }
 

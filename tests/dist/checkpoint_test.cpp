@@ -273,7 +273,7 @@ TEST_CASE("checkpoint: ranks that disagree do not save", "[dist][checkpoint]") {
       auto state = state_of(1, peers.rank(), 2);
       change(state, peers.rank());
       const std::string mine = error_of([&] { checkpointer.save(state); });
-      const auto all = dist::gather_texts(peers, mine);
+      const auto all = gather_texts(peers, mine);
       if (peers.rank() != 0) return;
       text = mine;
       if (all[0] != all[1]) text = "?";
