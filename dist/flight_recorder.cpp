@@ -15,7 +15,7 @@ const char* name_of(FlightRecorder::State state) {
   }
   return "?";
 }
-std::string seconds(std::chrono::steady_clock::duration d) {
+std::string seconds(Clock::duration d) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f s", std::chrono::duration<double>(d).count());
   return text;
@@ -24,9 +24,9 @@ std::string seconds(std::chrono::steady_clock::duration d) {
 
 std::int64_t FlightRecorder::ask(std::string what) {
   const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
+  const auto time = dist::now();
   if (entries_.size() == kept_) entries_.pop_front();
-  entries_.push_back({next_, std::move(what), State::kAsked, now, now});
+  entries_.push_back({next_, std::move(what), State::kAsked, time, time});
   return next_++;
 }
 
@@ -36,17 +36,17 @@ void FlightRecorder::mark(std::int64_t id, State state) {
       std::find_if(entries_.rbegin(), entries_.rend(), [id](const Entry& e) { return e.id == id; });
   if (at == entries_.rend()) return;
   at->state = state;
-  at->changed = Clock::now();
+  at->changed = dist::now();
 }
 
 std::string FlightRecorder::text(std::size_t count) const {
   const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
+  const auto time = dist::now();
   std::string out;
   const std::size_t first = entries_.size() > count ? entries_.size() - count : 0;
   for (std::size_t i = first; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
-    out += "\n    " + seconds(now - e.asked) + " ago: " + e.what + ": " + name_of(e.state);
+    out += "\n    " + seconds(time - e.asked) + " ago: " + e.what + ": " + name_of(e.state);
     if (e.state == State::kEnded) out += " after " + seconds(e.changed - e.asked);
   }
   return out.empty() ? "\n    none" : out;
@@ -54,13 +54,13 @@ std::string FlightRecorder::text(std::size_t count) const {
 
 std::string FlightRecorder::now() const {
   const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
+  const auto time = dist::now();
   for (const Entry& e : entries_)
     if (e.state != State::kEnded)
-      return "since " + seconds(now - e.asked) + " in " + e.what + " (" + name_of(e.state) + ")";
+      return "since " + seconds(time - e.asked) + " in " + e.what + " (" + name_of(e.state) + ")";
   if (entries_.empty()) return "has asked for nothing yet";
   const Entry& last = entries_.back();
-  return "has asked for nothing since " + last.what + " ended " + seconds(now - last.changed) +
+  return "has asked for nothing since " + last.what + " ended " + seconds(time - last.changed) +
          " ago";
 }
 }  // namespace accrue::dist

@@ -1,10 +1,10 @@
 #pragma once
 // The last things that this rank did with others, for when it stops.
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <mutex>
 #include <string>
+#include <accrue/dist/turns.h>
 
 namespace accrue::dist {
 
@@ -26,7 +26,6 @@ class FlightRecorder {
   std::string now() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Entry {
     std::int64_t id;
     std::string what;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <thread>
 #include <accrue/core/random.h>
 #include <accrue/dist/combine.h>
 #include <accrue/dist/thread_group.h>
@@ -48,7 +47,8 @@ bool ThreadGroup::chance(int rank) {
          1;
 }
 void ThreadGroup::come_late(int rank) {
-  if (chance(rank) && chance(rank)) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  turn_point();
+  if (chance(rank) && chance(rank)) sleep_for(std::chrono::microseconds(50));
 }
 
 ThreadGroup::MeetingPtr ThreadGroup::call(int rank, Part part) {
@@ -98,7 +98,9 @@ void ThreadGroup::work(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     std::string error;
     try {
+      turn_point();
       execute(*meeting);
+      turn_point();
     } catch (const std::exception& e) {
       error = detail::concat(to_string(meeting->parts[0]->call), ": ", e.what());
     }
@@ -112,6 +114,7 @@ void ThreadGroup::work(std::unique_lock<std::mutex>& lock) {
 }
 
 bool ThreadGroup::done(int rank, const Meeting& meeting) {
+  turn_point();
   std::unique_lock lock(mutex_);
   if (!chance(rank)) work(lock);
   if (!meeting.done) check_broken();

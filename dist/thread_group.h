@@ -1,6 +1,5 @@
 #pragma once
 // What the ranks of one communicator of ThreadWorld share. Not for users.
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -10,6 +9,7 @@
 #include <accrue/dist/call.h>
 #include <accrue/dist/exit_codes.h>
 #include <accrue/dist/threads.h>
+#include <accrue/dist/turns.h>
 
 namespace accrue::dist {
 
@@ -63,7 +63,7 @@ class ThreadGroup : public std::enable_shared_from_this<ThreadGroup> {
   const int size_;
   const ThreadOptions options_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   std::map<std::int64_t, MeetingPtr> open_;       // by number: somebody is still to come
   std::deque<MeetingPtr> ready_;                  // all are there
   bool working_ = false;                          // somebody executes

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <accrue/core/parallel.h>
 #include <accrue/dist/checks.h>
@@ -127,7 +126,7 @@ std::vector<std::exception_ptr> ThreadWorld::run(const std::function<void(Commun
                                                  std::exception_ptr& first) const {
   const auto group = std::make_shared<ThreadGroup>(size_, options_);
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(size_));
-  std::vector<std::thread> threads;
+  std::vector<Thread> threads;
   std::mutex mutex;
   const Device device = default_device();
   const ShareThreads share(size_);
@@ -146,9 +145,9 @@ std::vector<std::exception_ptr> ThreadWorld::run(const std::function<void(Commun
     }
     group->leave(rank, "ended");
   };
-  for (int rank = 1; rank < size_; ++rank) threads.emplace_back(live, rank);
+  for (int rank = 1; rank < size_; ++rank) threads.emplace_back([&live, rank] { live(rank); });
   live(0);
-  for (std::thread& t : threads) t.join();
+  for (Thread& t : threads) t.join();
   return thrown;
 }
 

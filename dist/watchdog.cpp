@@ -1,22 +1,10 @@
-#include <csignal>
 #include <utility>
 #include <accrue/dist/watchdog.h>
 
 namespace accrue::dist {
 
-std::thread thread_without_signals(std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP})
-    sigdelset(&all, fault);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
 Watchdog::Watchdog(std::function<void(const std::string&)> expired)
-    : expired_(std::move(expired)), thread_(thread_without_signals([this] { run(); })) {}
+    : expired_(std::move(expired)), thread_([this] { run(); }, false) {}
 Watchdog::~Watchdog() {
   {
     const std::lock_guard lock(mutex_);
@@ -28,7 +16,7 @@ Watchdog::~Watchdog() {
 
 std::int64_t Watchdog::arm(Seconds time, std::string what) {
   const std::lock_guard lock(mutex_);
-  const auto at = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+  const auto at = now() + std::chrono::duration_cast<Clock::duration>(time);
   deadlines_.emplace(next_, Deadline{at, std::move(what)});
   return next_++;
 }
@@ -39,7 +27,7 @@ void Watchdog::disarm(std::int64_t token) {
 void Watchdog::restart(std::int64_t token, Seconds time) {
   const std::lock_guard lock(mutex_);
   if (const auto at = deadlines_.find(token); at != deadlines_.end())
-    at->second.at = Clock::now() + std::chrono::duration_cast<Clock::duration>(time);
+    at->second.at = now() + std::chrono::duration_cast<Clock::duration>(time);
 }
 void Watchdog::set_look(std::function<void()> look) {
   const std::lock_guard lock(mutex_);
@@ -49,11 +37,11 @@ void Watchdog::set_look(std::function<void()> look) {
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    changed_.wait_for(lock, std::chrono::milliseconds(100));
+    changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop_; });
     std::string late;
-    const auto now = Clock::now();
+    const auto time = now();
     for (auto at = deadlines_.begin(); at != deadlines_.end(); ++at)
-      if (at->second.at <= now) {
+      if (at->second.at <= time) {
         late = std::move(at->second.what);
         deadlines_.erase(at);
         break;

@@ -1,14 +1,12 @@
 #pragma once
 // Deadlines that are kept even when the thread they are for is stuck in somebody else's library.
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <accrue/dist/failure.h>
+#include <accrue/dist/turns.h>
 
 namespace accrue::dist {
 
@@ -30,7 +28,6 @@ class Watchdog {
   void set_look(std::function<void()> look);
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Deadline {
     Clock::time_point at;
     std::string what;
@@ -38,12 +35,12 @@ class Watchdog {
   void run();
   std::function<void(const std::string&)> expired_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  Condition changed_;
   std::map<std::int64_t, Deadline> deadlines_;
   std::function<void()> look_;
   std::int64_t next_ = 0;
   bool stop_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 /// While it lives a deadline is set.
@@ -59,7 +56,4 @@ class DeadlineScope {
   Watchdog& watchdog_;
   std::int64_t token_;
 };
-
-/// A thread that gets no signals: those are for the program's own threads.
-std::thread thread_without_signals(std::function<void()> body);
 }  // namespace accrue::dist

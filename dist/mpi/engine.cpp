@@ -1,5 +1,4 @@
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cstring>
@@ -15,10 +14,7 @@ constexpr int kText = 256;  // bytes of a description that the other ranks get t
 
 /// Between two looks at MPI. A thread that sleeps is woken at once even where all cores are busy;
 /// one that gave up its turn by sched_yield would wait for whole turns of the others.
-void back_off(int polls) {
-  const timespec time{0, polls < 16 ? 5'000 : 50'000};
-  nanosleep(&time, nullptr);
-}
+void back_off(int polls) { sleep_for(std::chrono::microseconds(polls < 16 ? 5 : 50)); }
 std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
@@ -54,7 +50,7 @@ MpiEngine::MpiEngine(const MpiOptions& options) : options_(options) {
 std::shared_ptr<MpiEngine> MpiEngine::start(const MpiOptions& options) {
   std::shared_ptr<MpiEngine> engine(new MpiEngine(options));
   // The thread keeps the engine: after a failure it may be stuck in MPI for good.
-  engine->thread_ = thread_without_signals([engine] { engine->run(); });
+  engine->thread_ = Thread([engine] { engine->run(); }, false);
   std::unique_lock lock(engine->mutex_);
   engine->ended_.wait(lock, [&] { return engine->ready_ || engine->error_; });
   if (engine->error_) {
@@ -136,7 +132,7 @@ std::shared_ptr<MpiJob> MpiEngine::submit(MpiChannel& channel, const std::string
   job->record_ = recorder_.ask(text);
   inbox_.push_back(job);
   ++open_jobs_;
-  asked_.notify_one();
+  asked_.notify_all();
   return job;
 }
 

@@ -2,14 +2,12 @@
 // The communication thread. Not for users: session.h and the communicators are.
 #include <mpi.h>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 #include <accrue/dist/flight_recorder.h>
 #include <accrue/dist/mpi/session.h>
@@ -104,13 +102,13 @@ class MpiEngine : public std::enable_shared_from_this<MpiEngine> {
   int local_rank_ = 0, local_size_ = 1;
   std::string library_;
   std::mutex mutex_;
-  std::condition_variable asked_, ended_;
+  Condition asked_, ended_;
   std::deque<std::shared_ptr<MpiJob>> inbox_;
   std::int64_t open_jobs_ = 0;
   bool ready_ = false, stop_ = false;
   std::exception_ptr error_;
   std::atomic<bool> failed_{false};
   std::unique_ptr<Watchdog> watchdog_;
-  std::thread thread_;
+  Thread thread_;
 };
 }  // namespace accrue::dist
