@@ -328,7 +328,7 @@ bool LogicalStep::close_with_ranks(Run& r) {
   }
   try {
     while (window_->reductions() < r.reductions) window_->add_nothing();
-    if (window_->empty()) window_->add_nothing();
+    if (window_->empty() && window_->reductions() == 0) window_->add_nothing();
     window_->send();
   } catch (...) {
     if (!error) error = std::current_exception();
