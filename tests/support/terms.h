@@ -67,8 +67,9 @@ struct TermsModel {
       parameters.push_back(set.add("p" + std::to_string(i), {t.sizes[i]}, true, {}));
     set.allocate(default_device(), DType::kF32, MasterWeights::kDevice, sharding);
     // Numbers that show where somebody reads what he should not.
-    set.grads().copy_from(Tensor::from(
-        std::vector<float>(static_cast<std::size_t>(set.padded()), 1e30f), {set.padded()}));
+    if (const std::int64_t n = set.transient_grads() ? 0 : set.grads().numel(); n > 0)
+      set.grads().copy_from(
+          Tensor::from(std::vector<float>(static_cast<std::size_t>(n), 1e30f), {n}));
     set_values(0);
     sgd = std::make_unique<optim::Sgd>(set, optim::constant(0.125),
                                        optim::SgdOptions{.momentum = 0.5});
