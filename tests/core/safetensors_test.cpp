@@ -7,6 +7,7 @@
 #include <accrue/core/safetensors.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
+#include "tests/support/mutations.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace accrue;
@@ -279,21 +280,7 @@ TEST_CASE("safetensors: changed bytes never do worse than an error", "[core][saf
   const std::string path = folder / "bad";
   int accepted = 0;
   for (std::uint64_t i = 0; i < 4000; ++i) {
-    std::string bytes = good;
-    const std::uint64_t changes = mix64(i) % 3 + 1;
-    for (std::uint64_t k = 0; k < changes; ++k) {
-      const std::uint64_t r = mix64(i * 7 + k + 1000003);
-      // Mostly the header: the data may hold anything.
-      const std::size_t room = r % 16 == 0 ? bytes.size() : bytes.size() - 50;
-      const std::size_t at = r / 16 % room;
-      constexpr std::string_view kLikely = "0123456789{}[]\",:\\ue-.\0\xFF ntf";
-      const char to = kLikely[(r >> 40) % kLikely.size()];
-      switch ((r >> 32) % 3) {
-        case 0: bytes[at] = to; break;
-        case 1: bytes.insert(at, 1, to); break;
-        default: bytes.erase(at, 1 + (r >> 50) % 4);
-      }
-    }
+    std::string bytes = accrue::test::mutated(good, i, 50);  // the data may hold anything
     if (i % 2 == 0) {  // with a length that is right again, the header itself is tried
       const std::uint64_t n =
           good.find('}', good.find("half")) + 2 - 8 + bytes.size() - good.size();
