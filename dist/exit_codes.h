@@ -30,7 +30,7 @@ class DistributedError : public Error {
 };
 
 /// What main() returns for an exception that reached it: the code of a DistributedError, 77 and 78
-/// for OutOfMemory and kCorrupt, 75 for kNccl, 2 for the caller's mistakes and for what this build
-/// or machine cannot do, else 1.
+/// for OutOfMemory and kCorrupt, 80 for RanksDiffer, 75 for kNccl, 2 for the caller's mistakes and
+/// for what this build or machine cannot do, else 1.
 int exit_code_of(const std::exception& error) noexcept;
 }  // namespace accrue::dist

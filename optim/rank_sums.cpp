@@ -1,5 +1,6 @@
 #include <map>
 #include <accrue/core/hash.h>
+#include <accrue/core/ranks_differ.h>
 #include <accrue/optim/rank_sums.h>
 
 namespace accrue::optim {
@@ -50,6 +51,6 @@ void compare_values(const ParameterSet& parameters, std::int64_t step) {
       text += detail::concat(r == 0 ? " rank " : ", rank ", r, " has ",
                              to_hex(static_cast<std::uint64_t>(all[r])));
   }
-  throw Error(ErrorCode::kCorrupt, text);
+  throw RanksDiffer(text);
 }
 }  // namespace accrue::optim

@@ -15,8 +15,8 @@ void set_on_any_rank(Communicator& ranks, std::vector<char>& flags);
 void broadcast_values(ParameterSet& parameters);
 
 /// Whether all ranks have the same bits as values (and as master weights they have in full); if
-/// not, an error on all ranks that names those that are not with the majority. A collective; waits
-/// for the device.
+/// not, RanksDiffer on all ranks, which names those that are not with the majority. A collective;
+/// waits for the device.
 void compare_values(const ParameterSet& parameters, std::int64_t step);
 
 /// The piece of [offset, offset + size) in each of `pieces`: f(element of the set, where it lies in
