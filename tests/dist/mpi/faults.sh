@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What goes wrong between ranks, and how every one of them must end: exit code, time, words, and nobody left behind.
-# Usage: faults.sh <accrue_test_faults> <mpirun> <folder for files>
+# Usage: faults.sh <program> <mpirun> <folder for files> [scenarios, a file here]
 set -uo pipefail
 program=$1 mpirun=$2 work=$3
 rm -rf "$work" && mkdir -p "$work" || exit 2
@@ -45,6 +45,6 @@ wait_for() {  # wait_for <words>: until the log has them
   fail "never said: $1"
 }
 
-source "$(dirname "$0")/fault_cases.sh"
+source "$(dirname "$0")/${4:-fault_cases.sh}"
 
 [ "$failures" -eq 0 ] || { echo "$failures failures"; exit 1; }
