@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMostPlans = 1024;
 constexpr std::int64_t kX = 1, kWeight = 2, kY = 3;
 
-CudnnDescriptor operation(const ConvProblem& p) {
+std::vector<CudnnDescriptor> operation(const ConvProblem& p) {
   const bool wide = p.dtype == DType::kF64;
   CudnnDescriptor conv(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
   conv.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, wide ? DType::kF64 : DType::kF32);
@@ -66,7 +66,9 @@ CudnnDescriptor operation(const ConvProblem& p) {
     op.set<float>(n.beta, CUDNN_TYPE_FLOAT, {static_cast<float>(p.beta)});
   }
   op.finalize();
-  return op;
+  std::vector<CudnnDescriptor> out;
+  out.push_back(std::move(op));
+  return out;
 }
 
 // Plans that were made, also those that there are not: finding one takes milliseconds.

@@ -80,6 +80,40 @@ bool is_exact(cudnnBackendDescriptor_t configuration, bool tensor_cores) {
   return true;
 }
 
+// More than the demands allow, as far as the library knows before the plan is made.
+bool is_too_large(cudnnBackendDescriptor_t configuration, std::int64_t workspace) {
+  std::int64_t count = 0, bytes = 0;
+  return CudnnLibrary::get().get_attribute(configuration, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE,
+                                           CUDNN_TYPE_INT64, 1, &count,
+                                           &bytes) == CUDNN_STATUS_SUCCESS &&
+         bytes > workspace;
+}
+// Calls f(configuration) in the order of the heuristics until it returns true; whether it did.
+template <class F>
+bool any_configuration(const std::vector<CudnnDescriptor>& operations, const CudnnTarget& target,
+                       const CudnnDemands& demands, F&& f) {
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const CudnnDescriptor& operation : operations) raw.push_back(operation.get());
+  const CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw);
+  graph.finalize();
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    const CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    heuristics.set<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE,
+                                           {mode});
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.properties);
+    // An operation that no engine takes fails here already.
+    if (CudnnLibrary::get().finalize(heuristics.get()) != CUDNN_STATUS_SUCCESS) continue;
+    std::vector<CudnnDescriptor> owners;
+    for (const cudnnBackendDescriptor_t configuration : configurations(heuristics, owners))
+      if (is_exact(configuration, demands.tensor_cores) &&
+          !is_too_large(configuration, demands.workspace) && f(configuration))
+        return true;
+  }
+  return false;
+}
+
 // Contexts of the library belong to a thread and a device. Never destroyed: at the end of a process
 // its driver may be gone before them.
 cudnnHandle_t handle_of(Stream stream) {
@@ -159,36 +193,31 @@ CudnnDescriptor cudnn_tensor(std::int64_t uid, DType type, const Shape& shape) {
   return t;
 }
 
-CudnnPlan cudnn_plan(const CudnnDescriptor& operation, const CudnnTarget& target,
+CudnnPlan cudnn_plan(const std::vector<CudnnDescriptor>& operations, const CudnnTarget& target,
                      const CudnnDemands& demands) {
   const CudnnLibrary& library = CudnnLibrary::get();
-  const CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
-  graph.finalize();
-  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    const CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    heuristics.set<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE,
-                                           {mode});
-    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.properties);
-    // An operation that no engine takes fails here already.
-    if (library.finalize(heuristics.get()) != CUDNN_STATUS_SUCCESS) continue;
-    std::vector<CudnnDescriptor> owners;
-    for (const cudnnBackendDescriptor_t configuration : configurations(heuristics, owners)) {
-      if (!is_exact(configuration, demands.tensor_cores)) continue;
-      CudnnPlan out{CudnnDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
-      out.plan.set<cudnnBackendDescriptor_t>(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                             CUDNN_TYPE_BACKEND_DESCRIPTOR, {configuration});
-      out.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.properties);
-      if (library.finalize(out.plan.get()) != CUDNN_STATUS_SUCCESS) continue;
-      std::int64_t count = 0;
-      ACCRUE_CUDNN_CHECK(library.get_attribute(out.plan.get(),
-                                               CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                               CUDNN_TYPE_INT64, 1, &count, &out.workspace));
-      if (out.workspace <= demands.workspace) return out;
-    }
-  }
-  return {};
+  CudnnPlan out;
+  const auto make = [&](cudnnBackendDescriptor_t configuration) {
+    CudnnPlan plan{CudnnDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+    plan.plan.set<cudnnBackendDescriptor_t>(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                            CUDNN_TYPE_BACKEND_DESCRIPTOR, {configuration});
+    plan.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target.properties);
+    if (library.finalize(plan.plan.get()) != CUDNN_STATUS_SUCCESS) return false;
+    std::int64_t count = 0;
+    ACCRUE_CUDNN_CHECK(library.get_attribute(plan.plan.get(),
+                                             CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                             CUDNN_TYPE_INT64, 1, &count, &plan.workspace));
+    if (plan.workspace > demands.workspace) return false;
+    out = std::move(plan);
+    return true;
+  };
+  any_configuration(operations, target, demands, make);
+  return out;
+}
+bool cudnn_has_engine(const std::vector<CudnnDescriptor>& operations, const CudnnTarget& target,
+                      const CudnnDemands& demands) {
+  return any_configuration(operations, target, demands,
+                           [](cudnnBackendDescriptor_t) { return true; });
 }
 
 void cudnn_execute(Stream stream, const CudnnPlan& plan, const std::vector<std::int64_t>& uids,

@@ -104,9 +104,15 @@ struct CudnnPlan {
   explicit operator bool() const { return plan.get() != nullptr; }
 };
 /// The first plan of the library's heuristics that meets the demands, is deterministic and neither
-/// rounds its operands nor adds partial sums in less than the operation's own precision.
-CudnnPlan cudnn_plan(const CudnnDescriptor& operation, const CudnnTarget& target,
+/// rounds its operands nor adds partial sums in less than the operation's own precision. Engines
+/// that are compiled at run time are compiled and loaded here: seconds, and a driver.
+CudnnPlan cudnn_plan(const std::vector<CudnnDescriptor>& operations, const CudnnTarget& target,
                      const CudnnDemands& demands);
+/// Whether the library offers an engine that meets the demands, without making its plan: nothing is
+/// compiled or loaded. The library offers what is compiled at run time only where it finds
+/// libcuda.so.1.
+bool cudnn_has_engine(const std::vector<CudnnDescriptor>& operations, const CudnnTarget& target,
+                      const CudnnDemands& demands);
 /// Runs it on the stream: uids[i] is at pointers[i].
 void cudnn_execute(Stream stream, const CudnnPlan& plan, const std::vector<std::int64_t>& uids,
                    const std::vector<void*>& pointers, void* workspace);
