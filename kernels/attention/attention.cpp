@@ -1,9 +1,15 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <accrue/config.h>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/attention/attention.h>
 #include <accrue/kernels/attention/layout.h>
 #include <accrue/kernels/check.h>
+#include <accrue/kernels/gemm.h>
+#if ACCRUE_HAS_CUDA
+  #include <accrue/kernels/cuda/cudnn_attention.h>
+#endif
 
 namespace accrue {
 namespace kernels {
@@ -32,6 +38,10 @@ std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward, 
   return backward ? l.slots(l.backward_tasks()) * l.backward_scratch()
                   : l.slots(l.forward_tasks()) * l.forward_scratch();
 }
+Tensor attention_library_workspace(DType dtype, Device device) {
+  const bool wanted = attention_provider() == AttentionProvider::kCudnn && dtype == DType::kBF16;
+  return wanted ? gemm_workspace(device) : Tensor{};
+}
 }  // namespace kernels
 
 namespace {
@@ -50,6 +60,16 @@ Tensor workspace(const Shape& q, const Shape& k, bool backward, const Tensor& li
                        {"attention.workspace", Category::kWorkspace});
 }
 
+std::atomic<AttentionProvider> chosen_provider{AttentionProvider::kAutomatic};
+
+bool has_cudnn() {
+#if ACCRUE_HAS_CUDA && !ACCRUE_CUDA_SIM
+  return kernels::cuda::has_cudnn_attention();
+#else
+  return false;
+#endif
+}
+
 struct AttentionNode {
   static constexpr std::string_view kName = "attention";
   Tensor q, k, v, y, lse;
@@ -58,6 +78,7 @@ struct AttentionNode {
   void backward(BackwardContext& c) const {
     const GradSink dq = c.sink(0), dk = c.sink(1), dv = c.sink(2);
     const Tensor scratch = workspace(q.shape(), k.shape(), true, q);
+    const Tensor library = kernels::attention_library_workspace(q.dtype(), q.device());
     kernels::attention_backward(c.stream(), {.dy = c.grad(),
                                              .q = q,
                                              .k = k,
@@ -69,7 +90,8 @@ struct AttentionNode {
                                              .dv = dv,
                                              .workspace = scratch.view(),
                                              .causal = causal,
-                                             .scale = scale});
+                                             .scale = scale,
+                                             .library_workspace = library.view()});
   }
 };
 
@@ -101,6 +123,7 @@ struct AttentionQkvNode {
     const GradSink d = c.sink(0);
     const Packed p(qkv.shape(), heads, kv_heads);
     const Tensor scratch = workspace(p.q, p.kv, true, qkv);
+    const Tensor library = kernels::attention_library_workspace(qkv.dtype(), qkv.device());
     kernels::attention_backward(c.stream(), {.dy = c.grad(),
                                              .q = p.part(qkv.view(), 0),
                                              .k = p.part(qkv.view(), 1),
@@ -114,10 +137,22 @@ struct AttentionQkvNode {
                                              .dv = p.part(d, 2),
                                              .workspace = scratch.view(),
                                              .causal = causal,
-                                             .scale = scale});
+                                             .scale = scale,
+                                             .library_workspace = library.view()});
   }
 };
 }  // namespace
+
+AttentionProvider attention_provider() noexcept {
+  return chosen_provider.load(std::memory_order_relaxed);
+}
+void set_attention_provider(AttentionProvider p) {
+  if (p == AttentionProvider::kCudnn && !has_cudnn())
+    detail::fail(ErrorCode::kUnsupported,
+                 "set_attention_provider: cuDNN 9.16 or later was not found, or this build has no "
+                 "real CUDA device; use kOwn or kAutomatic");
+  chosen_provider.store(p, std::memory_order_relaxed);
+}
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options) {
@@ -141,6 +176,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
   Tensor lse = Tensor::empty({s[0], s[2], s[1]}, wide(q.dtype()), q.device(), {"attention.lse"});
   {
     const Tensor scratch = workspace(s, k.shape(), false, q);
+    const Tensor library = kernels::attention_library_workspace(q.dtype(), q.device());
     kernels::attention_forward(q.stream(), {.q = q,
                                             .k = k,
                                             .v = v,
@@ -148,7 +184,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                             .lse = lse.view(),
                                             .workspace = scratch.view(),
                                             .causal = options.causal,
-                                            .scale = scale});
+                                            .scale = scale,
+                                            .library_workspace = library.view()});
   }
   if (Tape* tape = Tape::current())
     tape->record(AttentionNode{q, k, v, y, lse, options.causal, scale}, {&q, &k, &v}, y);
@@ -175,6 +212,7 @@ Tensor attention_qkv(const Tensor& qkv, std::int64_t heads, std::int64_t kv_head
       Tensor::empty({p.q[0], heads, p.q[1]}, wide(qkv.dtype()), qkv.device(), {"attention.lse"});
   {
     const Tensor scratch = workspace(p.q, p.kv, false, qkv);
+    const Tensor library = kernels::attention_library_workspace(qkv.dtype(), qkv.device());
     kernels::attention_forward(qkv.stream(), {.q = p.part(qkv.view(), 0),
                                               .k = p.part(qkv.view(), 1),
                                               .v = p.part(qkv.view(), 2),
@@ -184,7 +222,8 @@ Tensor attention_qkv(const Tensor& qkv, std::int64_t heads, std::int64_t kv_head
                                               .lse = lse.view(),
                                               .workspace = scratch.view(),
                                               .causal = options.causal,
-                                              .scale = scale});
+                                              .scale = scale,
+                                              .library_workspace = library.view()});
   }
   if (Tape* tape = Tape::current())
     tape->record(AttentionQkvNode{qkv, y, lse, heads, kv_heads, options.causal, scale}, {&qkv}, y);

@@ -37,6 +37,27 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
 Tensor attention_qkv(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads,
                      const AttentionOptions& options = {});
 
+/// Who computes attention on CUDA. kOwn: our kernels. kAutomatic: our kernels too, until something
+/// is measured. kCudnn: cuDNN where it can, our kernels for the rest. It can
+///   - bfloat16, head_dim a multiple of 8, addresses and strides of whole 16 bytes, heads that
+///     share keys; causal only with queries <= keys;
+///   - backward only on sm_80 to sm_90, when each of q, k and v wants a bfloat16 gradient that is
+///     not added to anything (alpha 1, beta 0), and on sm_80 with head_dim 128 at most;
+///   - what fits kernels::gemm_workspace_bytes(), which each call then allocates. Forward needs 256
+///     bytes. Backward, whose order of additions is fixed only if all score gradients lie in memory
+///     at once, needs 2 heads queries keys bytes (queries up to whole 64s, keys to 128s) for the
+///     batch, or else for each entry of it, one after the other; and as much as dk and dv of all
+///     query heads where these share keys.
+/// The log of the denominator is the same number for both, so either may compute either pass. The
+/// first call of a shape compiles its kernel: seconds. Results are not those of kOwn to the bit,
+/// and a row's depend on the whole shape: exact mode wants kOwn.
+/// NOT YET RUN ON A GPU: what is tested without one is that cuDNN 9.19 has deterministic engines
+/// for all this on sm_80 and sm_90.
+enum class AttentionProvider { kAutomatic, kOwn, kCudnn };
+/// kCudnn throws kUnsupported where there is no cuDNN or the device is simulated.
+void set_attention_provider(AttentionProvider p);
+AttentionProvider attention_provider() noexcept;
+
 namespace kernels {
 // The shapes are those of attention() above; where rows are not dense, the stride says how many
 // elements lie between two times of the same head (0: dense). head_dim is dense, and batches follow
@@ -50,6 +71,7 @@ struct AttentionForward {
   View workspace;  // attention_workspace(q, k, false, device) elements of the accumulation type
   bool causal = true;
   double scale = 1;
+  View library_workspace{};  // attention_library_workspace(); may be empty
 };
 struct AttentionBackward {
   ConstView dy, q, k, v;  // dy dense
@@ -59,6 +81,7 @@ struct AttentionBackward {
   View workspace;       // attention_workspace(q, k, true, device) elements of the accumulation type
   bool causal = true;
   double scale = 1;
+  View library_workspace{};
 };
 /// Two products forward, five backward (scores are computed again), over the pairs that see each
 /// other.
@@ -71,5 +94,7 @@ extern const Kernel<AttentionBackward> attention_backward;
 /// not with the batch; call it and the kernel under the same set_num_threads(). cuda: the backward
 /// pass keeps one number per query and head. meta: that of the device it counts for.
 std::int64_t attention_workspace(const Shape& q, const Shape& k, bool backward, Device device);
+/// gemm_workspace() where cuDNN may compute attention of this dtype, else undefined.
+Tensor attention_library_workspace(DType dtype, Device device);
 }  // namespace kernels
 }  // namespace accrue

@@ -4,6 +4,7 @@
 #include <accrue/kernels/attention/backward_mma.cuh>
 #include <accrue/kernels/attention/delta.cuh>
 #include <accrue/kernels/attention/forward_mma.cuh>
+#include <accrue/kernels/cuda/cudnn_attention.h>
 
 namespace accrue::kernels::cuda {
 namespace {
@@ -124,13 +125,14 @@ void backward_general(Stream stream, const AttentionBackward& a, const accumulat
 
 void attention_forward(Stream stream, const AttentionForward& a) {
   check_head(a.q.shape[3]);
+  if (cudnn_attention_forward(stream, a)) return;
   if (fits_mma(a)) return forward_mma(stream, a);
   visit_float(a.q.dtype, [&]<class T>() { forward_general<T>(stream, a); });
 }
 
 void attention_backward(Stream stream, const AttentionBackward& a) {
   check_head(a.q.shape[3]);
-  if (!a.dq && !a.dk && !a.dv) return;
+  if ((!a.dq && !a.dk && !a.dv) || cudnn_attention_backward(stream, a)) return;
   visit_float(a.q.dtype, [&]<class T>() {
     auto* d = a.workspace.data<accumulate_t<T>>();
     delta<T>(stream, a, d);

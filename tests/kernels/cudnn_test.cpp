@@ -1,6 +1,7 @@
 // What cuDNN can do, asked of the library itself for a described device: no GPU, no driver.
 #include <accrue/config.h>
 #include <accrue/kernels/conv2d/conv2d.h>
+#include "tests/kernels/cudnn_devices.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #if ACCRUE_HAS_CUDA
@@ -29,17 +30,6 @@ using namespace accrue::kernels;
 using namespace accrue::kernels::cuda;
 
 namespace {
-// An H200, in the words of the library.
-const std::string kH200 = R"({
-  "cudaDeviceId": 0, "deviceName": "NVIDIA H200", "deviceVer": 900, "driverVer": 13000,
-  "isTccDriver": 0, "l2CacheSize": 62914560, "maxBlockSize": [1024, 1024, 64], "maxCtasPerSM": 32,
-  "maxGridSize": [2147483647, 65535, 65535], "maxRegistersPerSM": 65536,
-  "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
-  "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "memClockRateKHz": 3201000,
-  "multiProcessorCount": 132, "pciDeviceId": 0, "regsPerBlock": 65536,
-  "reservedSharedMemoryPerBlock": 1024, "smClockRateKHz": 1980000, "supportCoopLaunch": 1,
-  "totalGlobalMem": 150754820096, "warpSize": 32})";
-
 ConvProblem problem(ConvPass pass, DType t, const Shape& x, const Shape& weight,
                     const Conv2dOptions& o) {
   const WindowAxis height = window_axis("test", "height", x[2], weight[2], o.stride.height,

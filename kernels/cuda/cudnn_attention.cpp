@@ -1,0 +1,305 @@
+#include <array>
+#include <bit>
+#include <cuda_runtime_api.h>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <accrue/config.h>
+#include <accrue/core/cuda/check.h>
+#include <accrue/kernels/cuda/cudnn_attention.h>
+#include <accrue/kernels/cuda/cudnn_graph.h>
+
+namespace accrue::kernels::cuda {
+#if ACCRUE_HAS_CUDNN
+namespace {
+using Node = CudnnGraph::Node;
+using Sizes = CudnnGraph::Sizes;
+
+// Older ones compute gradients of keys that are no multiple of 128 only with an explicit padding
+// mask, and some have known faults in the forward pass.
+constexpr std::size_t kOldest = 91600;
+constexpr std::size_t kMostPlans = 256;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
+enum Uid : std::int64_t { kQ = 1, kK, kV, kY, kLse, kDy, kDelta, kDq, kDk, kDv };
+
+// One pass over `images` entries of a batch: its tensors in the order of the library, (batch,
+// heads, time, head_dim).
+class Pass {
+ public:
+  Pass(const CudnnAttention& p, std::int64_t images)
+      : p_(p),
+        heads_(p.q[2]),
+        kv_heads_(p.kv[2]),
+        queries_(p.q[1]),
+        keys_(p.kv[1]),
+        dim_(p.q[3]),
+        q_sizes_{images, heads_, queries_, dim_},
+        kv_sizes_{images, kv_heads_, keys_, dim_},
+        score_sizes_{images, heads_, queries_, keys_},
+        row_sizes_{images, heads_, queries_, 1} {
+    const std::int64_t q_row = p.q_stride ? p.q_stride : heads_ * dim_;
+    const std::int64_t kv_row = p.kv_stride ? p.kv_stride : kv_heads_ * dim_;
+    q_strides_ = {queries_ * q_row, dim_, q_row, 1};
+    kv_strides_ = {keys_ * kv_row, dim_, kv_row, 1};
+    y_strides_ = {queries_ * heads_ * dim_, dim_, heads_ * dim_, 1};
+    scale_ = graph_.number(static_cast<float>(p.scale));
+    if (p.backward)
+      backward();
+    else
+      forward();
+  }
+  CudnnGraph take() { return std::move(graph_); }
+
+ private:
+  Node q(Uid uid) { return graph_.memory(uid, CUDNN_DATA_BFLOAT16, q_sizes_, q_strides_); }
+  Node kv(Uid uid) { return graph_.memory(uid, CUDNN_DATA_BFLOAT16, kv_sizes_, kv_strides_); }
+  Node kv_transposed(Uid uid) {
+    return graph_.memory(uid, CUDNN_DATA_BFLOAT16, swapped(kv_sizes_), swapped(kv_strides_));
+  }
+  Node y(Uid uid) { return graph_.memory(uid, CUDNN_DATA_BFLOAT16, q_sizes_, y_strides_); }
+  Node row(Uid uid) {
+    return graph_.memory(uid, CUDNN_DATA_FLOAT, row_sizes_, {heads_ * queries_, queries_, 1, 1});
+  }
+  Node scores(cudnnDataType_t type = CUDNN_DATA_FLOAT) {
+    return graph_.between(score_sizes_, type);
+  }
+  Node rows() { return graph_.between(row_sizes_); }
+  static Sizes swapped(Sizes s) {
+    std::swap(s[2], s[3]);
+    return s;
+  }
+
+  Node masked(const Node& x) {
+    if (!p_.causal) return x;
+    Node query = graph_.index(x, 2);
+    if (queries_ != keys_) {  // the last query sees the last key
+      const auto add = [&](cudnnPointwiseMode_t mode, std::int64_t n) {
+        query = graph_.binary(mode, query, graph_.number(static_cast<std::int32_t>(n)),
+                              scores(CUDNN_DATA_INT32), CUDNN_DATA_INT32);
+      };
+      add(CUDNN_POINTWISE_ADD, keys_);
+      add(CUDNN_POINTWISE_SUB, queries_);
+    }
+    const Node sees = graph_.binary(CUDNN_POINTWISE_CMP_GE, query, graph_.index(x, 3),
+                                    scores(CUDNN_DATA_BOOLEAN), CUDNN_DATA_BOOLEAN);
+    return graph_.select(sees, x, graph_.number(std::numeric_limits<float>::lowest()), scores());
+  }
+  Node scaled_scores() {
+    const Node product = graph_.matmul(q(kQ), kv_transposed(kK), scores());
+    return graph_.binary(CUDNN_POINTWISE_MUL, product, scale_, scores());
+  }
+  void forward() {
+    const Node x = masked(scaled_scores());
+    const Node top = graph_.reduce(CUDNN_REDUCE_TENSOR_MAX, x, rows());
+    const Node e = graph_.unary(CUDNN_POINTWISE_EXP,
+                                graph_.binary(CUDNN_POINTWISE_SUB, x, top, scores()), scores());
+    const Node sum = graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, e, rows());
+    graph_.binary(CUDNN_POINTWISE_ADD, top, graph_.unary(CUDNN_POINTWISE_LOG, sum, rows()),
+                  row(kLse));
+    const Node p = graph_.binary(CUDNN_POINTWISE_DIV, e, sum, scores(CUDNN_DATA_BFLOAT16));
+    graph_.matmul(p, kv(kV), y(kY));
+  }
+
+  // x^T in (.., keys, queries), rounded as the products want it, times the rows of `right`: a sum
+  // over the heads of a group where these share keys.
+  void key_gradient(const Node& x, const Node& right, Uid uid) {
+    const Node t =
+        graph_.reshape(x, graph_.between(swapped(score_sizes_), CUDNN_DATA_BFLOAT16,
+                                         {heads_ * queries_ * keys_, queries_ * keys_, 1, keys_}));
+    if (heads_ == kv_heads_) {
+      graph_.matmul(t, right, kv(uid));
+      return;
+    }
+    const Node each = graph_.between({q_sizes_[0], heads_, keys_, dim_}, CUDNN_DATA_BFLOAT16);
+    graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, graph_.matmul(t, right, each), kv(uid));
+  }
+  void backward() {
+    const Node dy = y(kDy);
+    const Node product = graph_.binary(CUDNN_POINTWISE_MUL, dy, y(kY), graph_.between(q_sizes_));
+    const Node delta =
+        graph_.binary(CUDNN_POINTWISE_MUL, graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, product, rows()),
+                      graph_.number(1.0F), row(kDelta));
+    const Node x = graph_.binary(CUDNN_POINTWISE_SUB, scaled_scores(), row(kLse), scores());
+    const Node p = graph_.unary(CUDNN_POINTWISE_EXP, masked(x), scores());
+    key_gradient(p, dy, kDv);
+    const Node dp = graph_.binary(CUDNN_POINTWISE_SUB,
+                                  graph_.matmul(dy, kv_transposed(kV), scores()), delta, scores());
+    const Node ds = graph_.binary(
+        CUDNN_POINTWISE_MUL, graph_.binary(CUDNN_POINTWISE_MUL, dp, p, scores()), scale_, scores());
+    key_gradient(ds, q(kQ), kDk);
+    // Straight into dq. With a float32 sum in memory between the two the library would add to it
+    // from several blocks at once, in any order, and need less workspace.
+    graph_.matmul(ds,
+                  graph_.reshape(kv_transposed(kK),
+                                 graph_.between(kv_sizes_, CUDNN_DATA_BFLOAT16, kv_strides_)),
+                  q(kDq));
+  }
+
+  const CudnnAttention& p_;
+  std::int64_t heads_, kv_heads_, queries_, keys_, dim_;
+  Sizes q_sizes_, kv_sizes_, score_sizes_, row_sizes_, q_strides_, kv_strides_, y_strides_;
+  CudnnGraph graph_;
+  Node scale_;
+};
+
+// What the library is asked for at all. A causal query that sees no key has another lse there.
+bool fits(const CudnnAttention& p) {
+  return p.dtype == DType::kBF16 && p.q.numel() > 0 && p.kv.numel() > 0 && p.q[3] % 8 == 0 &&
+         p.q_stride % 8 == 0 && p.kv_stride % 8 == 0 && (!p.causal || p.q[1] <= p.kv[1]) &&
+         p.q[0] * p.q[1] * std::max(p.q_stride, p.q[2] * p.q[3]) < kMostElements &&
+         p.kv[0] * p.kv[1] * std::max(p.kv_stride, p.kv[2] * p.kv[3]) < kMostElements;
+}
+
+struct Ready {
+  CudnnPlan plan;
+  std::vector<CudnnNumber> numbers;
+};
+// Plans that were made, also those that there are not: making one compiles a kernel.
+std::shared_ptr<const Ready> kept_plan(Device device, const CudnnAttention& p, std::int64_t images,
+                                       std::int64_t workspace) {
+  using Key = std::array<std::int64_t, 13>;
+  static auto& mutex = *new std::mutex;
+  static auto& plans = *new std::map<Key, std::shared_ptr<const Ready>>;
+  const Key key{device.index,
+                p.backward,
+                images,
+                workspace,
+                p.q[1],
+                p.q[2],
+                p.q[3],
+                p.kv[1],
+                p.kv[2],
+                p.q_stride,
+                p.kv_stride,
+                p.causal,
+                std::bit_cast<std::int64_t>(p.scale)};
+  const std::lock_guard lock(mutex);
+  if (const auto found = plans.find(key); found != plans.end()) return found->second;
+  if (plans.size() >= kMostPlans) plans.clear();
+  accrue::cuda::use_device(device);
+  auto ready = std::make_shared<Ready>();
+  try {
+    const CudnnGraph graph = Pass(p, images).take();
+    ready->plan = cudnn_plan(graph.operations(), CudnnTarget::of(device), {.workspace = workspace});
+    ready->numbers = graph.numbers();
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::kUnsupported) throw;
+  }
+  return plans.emplace(key, std::move(ready)).first->second;
+}
+
+// From sm_100 on the graph above is no promise of one order of additions.
+bool is_known(Device device, bool backward) {
+  if (!backward) return true;
+  int major = 0;
+  ACCRUE_CUDA_CHECK(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+  return major == 8 || major == 9;
+}
+
+struct Operand {
+  Uid uid;
+  const void* data;
+  std::int64_t bytes_per_image;
+};
+bool run(Stream stream, const CudnnAttention& p, const View& workspace,
+         const std::vector<Operand>& operands) {
+  if (ACCRUE_CUDA_SIM || attention_provider() != AttentionProvider::kCudnn || !fits(p) ||
+      !has_cudnn_attention() || !is_known(stream.device, p.backward))
+    return false;
+  for (const Operand& o : operands)
+    if (reinterpret_cast<std::uintptr_t>(o.data) % 16 != 0) return false;
+  // The whole batch, or with too little workspace for that one entry after the other.
+  for (const std::int64_t images : {p.q[0], std::int64_t{1}}) {
+    bool aligned = true;
+    for (const Operand& o : operands)
+      aligned = aligned && (images == p.q[0] || o.bytes_per_image % 16 == 0);
+    if (!aligned) continue;
+    const auto ready = kept_plan(stream.device, p, images, workspace ? workspace.bytes() : 0);
+    if (!ready->plan) continue;
+    for (std::int64_t first = 0; first < p.q[0]; first += images) {
+      std::vector<std::int64_t> uids;
+      std::vector<void*> pointers;
+      for (const Operand& o : operands) {
+        uids.push_back(o.uid);
+        pointers.push_back(static_cast<char*>(const_cast<void*>(o.data)) +
+                           first * o.bytes_per_image);
+      }
+      for (const CudnnNumber& n : ready->numbers) {
+        uids.push_back(n.uid);
+        pointers.push_back(const_cast<std::uint32_t*>(&n.bits));
+      }
+      cudnn_execute(stream, ready->plan, uids, pointers, workspace.ptr);
+    }
+    return true;
+  }
+  return false;
+}
+
+template <class Args>
+CudnnAttention problem(const Args& a, bool backward) {
+  return {.backward = backward,
+          .dtype = a.q.dtype,
+          .q = a.q.shape,
+          .kv = a.k.shape,
+          .q_stride = a.q_stride,
+          .kv_stride = a.kv_stride,
+          .causal = a.causal,
+          .scale = a.scale};
+}
+// Bytes of one entry of a batch.
+struct Bytes {
+  std::int64_t q, kv, y, row;
+  explicit Bytes(const CudnnAttention& p)
+      : q(p.q[1] * (p.q_stride ? p.q_stride : p.q[2] * p.q[3]) * 2),
+        kv(p.kv[1] * (p.kv_stride ? p.kv_stride : p.kv[2] * p.kv[3]) * 2),
+        y(p.q[1] * p.q[2] * p.q[3] * 2),
+        row(p.q[1] * p.q[2] * 4) {}
+};
+}  // namespace
+
+bool has_cudnn_attention() {
+  const CudnnLibrary* library = CudnnLibrary::find();
+  return library && library->version() >= kOldest;
+}
+
+bool cudnn_attention_forward(Stream stream, const AttentionForward& a) {
+  const CudnnAttention p = problem(a, false);
+  const Bytes b(p);
+  return run(stream, p, a.library_workspace,
+             {{kQ, a.q.ptr, b.q},
+              {kK, a.k.ptr, b.kv},
+              {kV, a.v.ptr, b.kv},
+              {kY, a.y.ptr, b.y},
+              {kLse, a.lse.ptr, b.row}});
+}
+bool cudnn_attention_backward(Stream stream, const AttentionBackward& a) {
+  for (const GradSink* sink : {&a.dq, &a.dk, &a.dv})
+    if (!*sink || sink->dst.dtype != a.q.dtype || sink->alpha != 1 || sink->beta != 0) return false;
+  const CudnnAttention p = problem(a, true);
+  const Bytes b(p);
+  return run(stream, p, a.library_workspace,
+             {{kQ, a.q.ptr, b.q},
+              {kK, a.k.ptr, b.kv},
+              {kV, a.v.ptr, b.kv},
+              {kY, a.y.ptr, b.y},
+              {kLse, a.lse.ptr, b.row},
+              {kDy, a.dy.ptr, b.y},
+              {kDelta, a.workspace.ptr, b.row},
+              {kDq, a.dq.dst.ptr, b.q},
+              {kDk, a.dk.dst.ptr, b.kv},
+              {kDv, a.dv.dst.ptr, b.kv}});
+}
+bool cudnn_has_engine(const CudnnAttention& problem, const std::string& device,
+                      std::int64_t workspace) {
+  if (!fits(problem)) return false;
+  return cudnn_has_engine(Pass(problem, problem.q[0]).take().operations(),
+                          CudnnTarget::described(device), {.workspace = workspace});
+}
+#else
+bool has_cudnn_attention() { return false; }
+bool cudnn_attention_forward(Stream, const AttentionForward&) { return false; }
+bool cudnn_attention_backward(Stream, const AttentionBackward&) { return false; }
+bool cudnn_has_engine(const CudnnAttention&, const std::string&, std::int64_t) { return false; }
+#endif
+}  // namespace accrue::kernels::cuda
