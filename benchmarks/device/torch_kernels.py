@@ -67,7 +67,7 @@ def attention(kernel, size, dtype):
 
     def run(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=match[5] == 'causal')
-    return (lambda: run(q, k, v)) if kernel == 'attention_forward' else grad_of(run, q, k, v)
+    return (lambda: run(q, k, v)) if kernel.startswith('attention_forward') else grad_of(run, q, k, v)
 
 
 def linear(kernel, size, dtype):

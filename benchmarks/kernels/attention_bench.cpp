@@ -2,6 +2,7 @@
 #include <cmath>
 #include <memory>
 #include <accrue/kernels/attention/attention.h>
+#include <accrue/kernels/gemm.h>
 #include "benchmarks/bench.h"
 
 namespace accrue::bench {
@@ -9,7 +10,7 @@ namespace {
 struct Buffers {
   std::int64_t batch, time, heads, dim;
   bool causal;
-  Tensor qkv, dy, y, lse, dqkv, scratch;
+  Tensor qkv, dy, y, lse, dqkv, scratch, library;
 
   Buffers(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d, bool mask, DType type)
       : batch(b),
@@ -27,6 +28,7 @@ struct Buffers {
         Tensor::empty({std::max(kernels::attention_workspace(part, part, false, qkv.device()),
                                 kernels::attention_workspace(part, part, true, qkv.device()))},
                       DType::kF32);
+    if (is_gpu()) library = kernels::gemm_workspace(qkv.device());
   }
   View part(const Tensor& t, int i) const {
     return {static_cast<char*>(t.view().ptr) + i * heads * dim * size_of(t.dtype()),
@@ -43,7 +45,8 @@ struct Buffers {
                                               .lse = lse.view(),
                                               .workspace = scratch.view(),
                                               .causal = causal,
-                                              .scale = scale()});
+                                              .scale = scale(),
+                                              .library_workspace = library.view()});
   }
   void backward() const {
     kernels::attention_backward(qkv.stream(), {.dy = dy,
@@ -59,7 +62,8 @@ struct Buffers {
                                                .dv = {part(dqkv, 2)},
                                                .workspace = scratch.view(),
                                                .causal = causal,
-                                               .scale = scale()});
+                                               .scale = scale(),
+                                               .library_workspace = library.view()});
   }
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
   double pairs() const {  // of a query and a key that it sees
@@ -67,6 +71,19 @@ struct Buffers {
     return static_cast<double>(batch * heads) * (causal ? t * (t + 1) / 2 : t * t);
   }
 };
+
+// Calls f with the provider chosen; false: there is none.
+template <class F>
+bool by(AttentionProvider provider, F&& f) {
+  try {
+    set_attention_provider(provider);
+  } catch (const Error&) {
+    return false;
+  }
+  f();
+  set_attention_provider(AttentionProvider::kAutomatic);
+  return true;
+}
 
 std::vector<double> values_of(const Tensor& t) {
   std::vector<double> out;
@@ -152,21 +169,25 @@ ACCRUE_BENCH(attention) {
       const auto b = std::make_shared<Buffers>(s.batch, s.time, s.heads, s.dim, s.causal, type);
       const double tolerance = type == DType::kBF16 ? 2e-2 : 1e-5;
       const double products = 2.0 * b->pairs() * static_cast<double>(s.dim);
-      add({.kernel = "attention_forward",
-           .size = s.name,
-           .dtype = type,
-           .flops = 2 * products,
-           .run = [b] { b->forward(); },
-           .error = [b] { return error_of_first_head(b->y, 1, *b, Plain(*b).y); },
-           .tolerance = tolerance});
       b->forward();
-      add({.kernel = "attention_backward",
-           .size = s.name,
-           .dtype = type,
-           .flops = 5 * products,
-           .run = [b] { b->backward(); },
-           .error = [b] { return error_of_first_head(b->dqkv, 3, *b, Plain(*b).dqkv); },
-           .tolerance = tolerance});
+      for (const auto provider : {AttentionProvider::kOwn, AttentionProvider::kCudnn}) {
+        const bool own = provider == AttentionProvider::kOwn;
+        if (!own && (type != DType::kBF16 || !is_gpu() || !by(provider, [] {}))) continue;
+        add({.kernel = own ? "attention_forward" : "attention_forward_cudnn",
+             .size = s.name,
+             .dtype = type,
+             .flops = 2 * products,
+             .run = [=] { by(provider, [&] { b->forward(); }); },
+             .error = [b] { return error_of_first_head(b->y, 1, *b, Plain(*b).y); },
+             .tolerance = tolerance});
+        add({.kernel = own ? "attention_backward" : "attention_backward_cudnn",
+             .size = s.name,
+             .dtype = type,
+             .flops = 5 * products,
+             .run = [=] { by(provider, [&] { b->backward(); }); },
+             .error = [b] { return error_of_first_head(b->dqkv, 3, *b, Plain(*b).dqkv); },
+             .tolerance = tolerance});
+      }
     }
 }
 }  // namespace accrue::bench
