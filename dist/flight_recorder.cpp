@@ -24,7 +24,7 @@ std::string seconds(Clock::duration d) {
 
 std::int64_t FlightRecorder::ask(std::string what) {
   const std::lock_guard lock(mutex_);
-  const auto time = dist::now();
+  const auto time = turn_time();
   if (entries_.size() == kept_) entries_.pop_front();
   entries_.push_back({next_, std::move(what), State::kAsked, time, time});
   return next_++;
@@ -36,12 +36,12 @@ void FlightRecorder::mark(std::int64_t id, State state) {
       std::find_if(entries_.rbegin(), entries_.rend(), [id](const Entry& e) { return e.id == id; });
   if (at == entries_.rend()) return;
   at->state = state;
-  at->changed = dist::now();
+  at->changed = turn_time();
 }
 
 std::string FlightRecorder::text(std::size_t count) const {
   const std::lock_guard lock(mutex_);
-  const auto time = dist::now();
+  const auto time = turn_time();
   std::string out;
   const std::size_t first = entries_.size() > count ? entries_.size() - count : 0;
   for (std::size_t i = first; i < entries_.size(); ++i) {
@@ -54,7 +54,7 @@ std::string FlightRecorder::text(std::size_t count) const {
 
 std::string FlightRecorder::now() const {
   const std::lock_guard lock(mutex_);
-  const auto time = dist::now();
+  const auto time = turn_time();
   for (const Entry& e : entries_)
     if (e.state != State::kEnded)
       return "since " + seconds(time - e.asked) + " in " + e.what + " (" + name_of(e.state) + ")";

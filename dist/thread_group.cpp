@@ -48,7 +48,7 @@ bool ThreadGroup::chance(int rank) {
 }
 void ThreadGroup::come_late(int rank) {
   turn_point();
-  if (chance(rank) && chance(rank)) sleep_for(std::chrono::microseconds(50));
+  if (chance(rank) && chance(rank)) turn_sleep(std::chrono::microseconds(50));
 }
 
 ThreadGroup::MeetingPtr ThreadGroup::call(int rank, Part part) {

@@ -22,11 +22,11 @@ std::thread start(std::function<void()> body, bool signals) {
 Turns* turns() noexcept { return mine; }
 Turns* set_turns(Turns* turns) noexcept { return std::exchange(mine, turns); }
 
-Clock::time_point now() { return mine ? mine->now() : Clock::now(); }
+Clock::time_point turn_time() { return mine ? mine->now() : Clock::now(); }
 void turn_point() {
   if (mine) mine->point();
 }
-void sleep_for(Clock::duration time) {
+void turn_sleep(Clock::duration time) {
   if (mine)
     mine->sleep(time);
   else

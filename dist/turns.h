@@ -35,9 +35,9 @@ Turns* turns() noexcept;
 Turns* set_turns(Turns* turns) noexcept;
 
 // What follows asks the turns where there are some, and the system where not.
-Clock::time_point now();
+Clock::time_point turn_time();
 void turn_point();
-void sleep_for(Clock::duration time);
+void turn_sleep(Clock::duration time);
 
 /// A condition variable. All that wait for it are notified.
 class Condition {
@@ -49,9 +49,9 @@ class Condition {
   /// Whether it was ready in time.
   template <class Ready>
   bool wait_for(Lock& lock, Clock::duration time, Ready ready) {
-    const Clock::time_point end = now() + time;
+    const Clock::time_point end = turn_time() + time;
     while (!ready()) {
-      if (now() >= end) return false;
+      if (turn_time() >= end) return false;
       await(lock, end);
     }
     return true;

@@ -16,7 +16,7 @@ Watchdog::~Watchdog() {
 
 std::int64_t Watchdog::arm(Seconds time, std::string what) {
   const std::lock_guard lock(mutex_);
-  const auto at = now() + std::chrono::duration_cast<Clock::duration>(time);
+  const auto at = turn_time() + std::chrono::duration_cast<Clock::duration>(time);
   deadlines_.emplace(next_, Deadline{at, std::move(what)});
   return next_++;
 }
@@ -27,7 +27,7 @@ void Watchdog::disarm(std::int64_t token) {
 void Watchdog::restart(std::int64_t token, Seconds time) {
   const std::lock_guard lock(mutex_);
   if (const auto at = deadlines_.find(token); at != deadlines_.end())
-    at->second.at = now() + std::chrono::duration_cast<Clock::duration>(time);
+    at->second.at = turn_time() + std::chrono::duration_cast<Clock::duration>(time);
 }
 void Watchdog::set_look(std::function<void()> look) {
   const std::lock_guard lock(mutex_);
@@ -39,7 +39,7 @@ void Watchdog::run() {
   while (!stop_) {
     changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop_; });
     std::string late;
-    const auto time = now();
+    const auto time = turn_time();
     for (auto at = deadlines_.begin(); at != deadlines_.end(); ++at)
       if (at->second.at <= time) {
         late = std::move(at->second.what);

@@ -14,7 +14,7 @@ constexpr int kText = 256;  // bytes of a description that the other ranks get t
 
 /// Between two looks at MPI. A thread that sleeps is woken at once even where all cores are busy;
 /// one that gave up its turn by sched_yield would wait for whole turns of the others.
-void back_off(int polls) { sleep_for(std::chrono::microseconds(polls < 16 ? 5 : 50)); }
+void back_off(int polls) { turn_sleep(std::chrono::microseconds(polls < 16 ? 5 : 50)); }
 std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
