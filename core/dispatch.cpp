@@ -4,7 +4,8 @@
 namespace accrue {
 namespace {
 std::atomic<KernelObserver*> current_observer{nullptr};
-}
+thread_local std::uint64_t ended = 0;
+}  // namespace
 KernelObserver* set_kernel_observer(KernelObserver* observer) noexcept {
   return current_observer.exchange(observer);
 }
@@ -17,7 +18,10 @@ KernelScope::KernelScope(std::string_view name, Stream stream, KernelObserver* o
     : observer_(observer), name_(name), stream_(stream) {
   if (observer_) observer_->before(name_, stream_);
 }
+void end_of_use() noexcept { ++ended; }
+std::uint64_t uses_ended() noexcept { return ended; }
 KernelScope::~KernelScope() {
+  end_of_use();
   if (observer_) observer_->after(name_, stream_);
 }
 void fail_no_kernel(std::string_view name, Stream stream) {

@@ -1,5 +1,6 @@
 #pragma once
 // One kernel, its implementations side by side. No registry: the table names its functions.
+#include <cstdint>
 #include <string_view>
 #include <accrue/config.h>
 #include <accrue/core/isa.h>
@@ -30,6 +31,9 @@ KernelObserver* set_kernel_observer(KernelObserver* observer) noexcept;
 
 namespace detail {
 KernelObserver* kernel_observer() noexcept;
+/// Every kernel call of this thread ends with it: what its arguments were read from may go.
+void end_of_use() noexcept;
+std::uint64_t uses_ended() noexcept;
 class KernelScope {
  public:
   KernelScope(std::string_view name, Stream stream, KernelObserver* observer);

@@ -36,13 +36,9 @@ void ParameterSet::allocate(Device device, DType dtype, MasterWeights place,
   ACCRUE_CHECK(sharding.stage == ShardStage::kNone || sharding.ranks,
                "ParameterSet: sharding needs a communicator");
   ACCRUE_CHECK(
-      sharding.policy == ReducePolicy::kKeepFull || sharding.stage == ShardStage::kGradients,
+      sharding.policy == ReducePolicy::kKeepFull || sharding.stage >= ShardStage::kGradients,
       "ParameterSet: gradients are reduced in each micro-batch only where they are "
-      "sharded (ShardStage::kGradients)");
-  if (sharding.stage == ShardStage::kParameters)
-    accrue::detail::fail(ErrorCode::kUnsupported,
-                         "ParameterSet: ranks that divide the parameters themselves are not there "
-                         "yet; ShardStage::kGradients divides all but those");
+      "sharded (ShardStage::kGradients, kParameters)");
   sharding_ = sharding;
   const bool divided = sharding.stage != ShardStage::kNone && sharding.ranks->size() > 1;
   layout_ =
@@ -50,8 +46,10 @@ void ParameterSet::allocate(Device device, DType dtype, MasterWeights place,
   if (ranks()) compare_with_ranks(dtype, place);
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   const bool own_master = dtype != wide && place != MasterWeights::kNone;
+  const bool gathers = divided && sharding.stage == ShardStage::kParameters;
   const Shape flat{layout_.padded()}, shard{layout_.shard()};
-  Tensor values = Tensor::zeros(flat, dtype, device, {"parameters", Category::kParameter});
+  Tensor values =
+      Tensor::zeros(gathers ? shard : flat, dtype, device, {"parameters", Category::kParameter});
   const Tag tag{"master weights", Category::kParameter};
   Tensor master = values;
   if (own_master && place == MasterWeights::kDevice) {
@@ -67,30 +65,52 @@ void ParameterSet::allocate(Device device, DType dtype, MasterWeights place,
   }
   Tensor grads = Tensor::zeros(transient_grads() ? shard : flat, wide, device,
                                {"gradients", Category::kGradient});
+  std::unique_ptr<GatheredValues> gathered;
+  if (gathers)
+    gathered = std::make_unique<GatheredValues>(layout_, *sharding.ranks, values, most_windows());
   dtype_ = dtype;
   device_ = device;
   place_ = place;
   values_ = std::move(values);
   master_ = std::move(master);
   grads_ = std::move(grads);
+  gathered_ = std::move(gathered);
   for (Parameter& p : parameters_) {
-    p.value = values_.window(p.offset, p.shape);
-    if (!own_master || !divided) p.master = master_.window(p.offset, p.shape);
+    p.value =
+        gathered_ ? gathered_->stand_in(p.offset, p.shape) : values_.window(p.offset, p.shape);
+    if (own_master ? !divided : !gathered_) p.master = master_.window(p.offset, p.shape);
     if (!transient_grads()) p.slot.grad = grads_.window(p.offset, p.shape).view();
     p.value.bind_grad(&p.slot);
   }
 }
 
+int ParameterSet::most_windows() const {
+  const std::int64_t window = layout_.window(0).count;
+  std::int64_t most = 1;
+  for (const Parameter& p : parameters_)
+    if (p.size > 0) most = std::max(most, (p.offset + p.size - 1) / window - p.offset / window + 1);
+  return static_cast<int>(most);
+}
+
+void ParameterSet::store_value(const Parameter& p, const Tensor& value) {
+  ACCRUE_CHECK(gathered_ && value.dtype() == dtype_ && value.numel() == p.size,
+               "ParameterSet: no shard of values to store '", p.name, "' in");
+  gathered_->forget();
+  store(p, value, values_);
+}
 void ParameterSet::store_master(const Parameter& p, const Tensor& wide_values) {
   ACCRUE_CHECK(
       sharded() && has_master() && wide_values.dtype() == wide() && wide_values.numel() == p.size,
       "ParameterSet: no shard of master weights to store '", p.name, "' in");
+  store(p, wide_values, master_);
+}
+void ParameterSet::store(const Parameter& p, const Tensor& from, const Tensor& shard) const {
   for (const ShardLayout::Piece& piece : layout_.pieces(rank())) {
-    const std::int64_t from = std::max(piece.first, p.offset);
+    const std::int64_t begin = std::max(piece.first, p.offset);
     const std::int64_t end = std::min(piece.first + piece.count, p.offset + p.size);
-    if (from < end)
-      master_.window(piece.at + from - piece.first, {end - from})
-          .copy_from(wide_values.window(from - p.offset, {end - from}));
+    if (begin < end)
+      shard.window(piece.at + begin - piece.first, {end - begin})
+          .copy_from(from.window(begin - p.offset, {end - begin}));
   }
 }
 

@@ -2,8 +2,10 @@
 // Parameters: what nn fills, dist sums and optim updates. The only thing the three share.
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <accrue/core/gathered_values.h>
 #include <accrue/core/shard.h>
 #include <accrue/core/tensor.h>
 
@@ -22,9 +24,10 @@ struct Parameter {
   std::int64_t offset =
       0;  // in elements, the same in every flat block (value, master, gradient, moments)
   std::int64_t size = 0;
-  Tensor value;   // in the set's dtype; ops take this one, and it leads their gradients to `slot`
+  Tensor value;   // in the set's dtype; ops take this one, and it leads their gradients to `slot`.
+                  // Where ranks divide the values: without memory of its own (GatheredValues)
   Tensor master;  // float32 master weights of a bfloat16 set that has them; else the same block as
-                  // `value`. Undefined where ranks divide the master weights
+                  // `value`. Undefined where ranks divide it
   GradSlot slot;
 };
 
@@ -53,10 +56,10 @@ class ParameterSet {
   /// values undefined: nn::initialize() fills them.
   void allocate(Device device, DType dtype, MasterWeights master = MasterWeights::kDevice);
   /// The same, divided among ranks: from stage kOptimizer on the master block is this rank's shard
-  /// of layout(), with ReducePolicy::kReduceEach the gradient block too; the other blocks are
-  /// layout().padded() elements long. Stage kNone: every rank has all of it. A collective: sets,
-  /// dtypes and shardings that are not the same on all ranks are refused on all of them. The
-  /// communicator must outlive the set.
+  /// of layout(), with ReducePolicy::kReduceEach the gradient block too, in stage kParameters the
+  /// value block; the other blocks are layout().padded() elements long. Stage kNone: every rank has
+  /// all of it. A collective: sets, dtypes and shardings that are not the same on all ranks are
+  /// refused on all of them. The communicator must outlive the set.
   void allocate(Device device, DType dtype, MasterWeights master, const Sharding& sharding);
 
   std::deque<Parameter>& all() { return parameters_; }
@@ -69,9 +72,11 @@ class ParameterSet {
   bool allocated() const { return values_.defined(); }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
-  const Tensor& values() const { return values_; }  // (padded)
-  /// (padded); values() where there is none. With MasterWeights::kHost a tensor of the cpu, of meta
-  /// where the set is: wait for the device (Optimizer::report()) before reading it.
+  /// (padded). Where gathered(), this rank's shard: gathered()->forget() before writing it.
+  const Tensor& values() const { return values_; }
+  /// (padded, or this rank's shard); values() where there is none. With MasterWeights::kHost a
+  /// tensor of the cpu, of meta where the set is: wait for the device (Optimizer::report()) before
+  /// reading it.
   const Tensor& master() const { return master_; }
   /// Whether master() is a block of its own.
   bool has_master() const { return master_.dtype() != values_.dtype(); }
@@ -93,7 +98,14 @@ class ParameterSet {
   const ShardLayout& layout() const { return layout_; }
   int rank() const;
 
-  /// Where ranks divide the master weights: copies what this rank's shard has of p.
+  /// What gathers the values; null where each rank has them all.
+  GatheredValues* gathered() const { return gathered_.get(); }
+  /// Whether ranks talk in each micro-batch: then all need as many of them.
+  bool in_step() const { return transient_grads() || gathered_; }
+
+  /// Where ranks divide the values: copies what this rank's shard has of p, in the set's dtype.
+  void store_value(const Parameter& p, const Tensor& value);
+  /// Where ranks divide the master weights: the same in wide().
   void store_master(const Parameter& p, const Tensor& wide_values);
 
   /// Begins a new window: every parameter's next gradient overwrites (beta 0) instead of adding.
@@ -104,6 +116,8 @@ class ParameterSet {
 
  private:
   void compare_with_ranks(DType dtype, MasterWeights place) const;
+  int most_windows() const;
+  void store(const Parameter& p, const Tensor& from, const Tensor& shard) const;
   std::deque<Parameter> parameters_;
   std::int64_t total_ = 0;
   DType dtype_ = DType::kF32;
@@ -112,5 +126,6 @@ class ParameterSet {
   Sharding sharding_{};
   ShardLayout layout_{};
   Tensor values_, master_, grads_;
+  std::unique_ptr<GatheredValues> gathered_;
 };
 }  // namespace accrue

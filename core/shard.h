@@ -9,7 +9,8 @@ namespace accrue {
 class Communicator;
 
 /// What exists once over all ranks instead of once on each: nothing; moments and master weights;
-/// gradients too; parameters too, which cannot be done yet and is refused.
+/// gradients too; the parameters' values too, which are gathered while they are read
+/// (GatheredValues).
 enum class ShardStage : std::uint8_t { kNone, kOptimizer, kGradients, kParameters };
 
 /// When the gradients of the ranks become one. kKeepFull: after the last micro-batch; each rank
@@ -24,6 +25,8 @@ struct Sharding {
   ShardStage stage = ShardStage::kNone;
   ReducePolicy policy = ReducePolicy::kKeepFull;
   /// Elements of a window, which is what one collective moves; rounded up to what can be divided.
+  /// Where values are divided, each rank has room for a few whole windows of them: more than the
+  /// largest parameter has need not be.
   std::int64_t window = std::int64_t{1} << 23;
   /// Of the first collective, where nothing is divided.
   std::int64_t first_window = std::int64_t{1} << 18;

@@ -1,3 +1,5 @@
+#include <accrue/core/dispatch.h>
+#include <accrue/core/gathered_values.h>
 #include <accrue/core/tensor.h>
 
 namespace accrue {
@@ -65,8 +67,16 @@ Tensor Tensor::detach() const {
   return t;
 }
 
+void Tensor::refuse_writing() {
+  detail::fail(ErrorCode::kInvalidArgument,
+               "a parameter whose values are divided among ranks can only be read, by ops and "
+               "to_vector(); ParameterSet::store_value() writes it");
+}
+ConstView Tensor::read() const { return gathered_->read(view_); }
+const void* Tensor::readable() const { return ConstView(*this).ptr; }
+
 Tensor Tensor::to(Device device) const {
-  if (device == device_) return *this;
+  if (device == device_ && !gathered_) return *this;
   Tensor t = empty(shape(), dtype(), device);
   t.copy_from(*this);
   return t;
@@ -82,27 +92,30 @@ void Tensor::copy_from(const Tensor& source) const {
   ACCRUE_CHECK(source.dtype() == dtype(), "copy_from: ", source.dtype(), " into ", dtype(),
                "; use cast");
   const std::int64_t bytes = view_.bytes();
+  void* const to = view().ptr;
   if (source.device_ == device_) {
-    backend(device_).copy_within(view_.ptr, source.view_.ptr, bytes, stream());
+    backend(device_).copy_within(to, source.readable(), bytes, stream());
   } else if (device_.is_cpu()) {
-    backend(source.device_).copy_to_host(view_.ptr, source.view_.ptr, bytes, source.stream());
+    source.copy_to_host(to);
   } else if (source.device_.is_cpu()) {
-    backend(device_).copy_from_host(view_.ptr, source.view_.ptr, bytes, stream());
+    backend(device_).copy_from_host(to, source.readable(), bytes, stream());
   } else {
     copy_from(source.to(Device::cpu()));
   }
+  if (source.gathered_) detail::end_of_use();
 }
 void Tensor::copy_from_host(const void* values) const {
   ACCRUE_CHECK(defined(), "copy_from_host: an undefined tensor");
-  backend(device_).copy_from_host(view_.ptr, values, view_.bytes(), stream());
+  backend(device_).copy_from_host(view().ptr, values, view_.bytes(), stream());
 }
 void Tensor::copy_to_host(void* out) const {
   ACCRUE_CHECK(defined(), "an undefined tensor has no values");
-  backend(device_).copy_to_host(out, view_.ptr, view_.bytes(), stream());
+  backend(device_).copy_to_host(out, readable(), view_.bytes(), stream());
+  if (gathered_) detail::end_of_use();
 }
 void Tensor::fill_zero() const {
   ACCRUE_CHECK(defined(), "fill_zero: an undefined tensor");
-  backend(device_).fill_bytes(view_.ptr, 0, view_.bytes(), stream());
+  backend(device_).fill_bytes(view().ptr, 0, view_.bytes(), stream());
 }
 
 double Tensor::item() const {

@@ -9,6 +9,7 @@
 #include <accrue/core/types.h>
 
 namespace accrue {
+class GatheredValues;
 
 /// The persistent gradient of one parameter. `touched`: something was written in the current
 /// window.
@@ -54,12 +55,20 @@ class Tensor {
   Device device() const { return device_; }
   Stream stream() const { return current_stream(device_); }
   std::int64_t numel() const { return view_.shape.numel(); }
-  View view() const { return view_; }
-  operator ConstView() const { return view_; }
+  /// For writing. An error for parameters whose values ranks divide (ShardStage::kParameters): they
+  /// can only be read.
+  View view() const {
+    if (gathered_) [[unlikely]]
+      refuse_writing();
+    return view_;
+  }
+  /// For the next kernel call of this thread, as its arguments; then take it again. The values of
+  /// such parameters are gathered here, which is a collective (GatheredValues).
+  operator ConstView() const { return gathered_ ? read() : ConstView(view_); }
   /// Direct access: on cpu for the host, on cuda for kernels. The dtype is checked.
   template <class T>
   T* data() const {
-    return view_.data<T>();
+    return view().template data<T>();
   }
 
   /// The same elements read as another shape of equal size. Shares the block and passes gradients
@@ -72,7 +81,7 @@ class Tensor {
   /// The same values as a constant: no place on a tape.
   Tensor detach() const;
 
-  /// A copy on another device (or the same tensor if it is there already).
+  /// A copy on another device (or the same tensor if it is there already, with memory of its own).
   Tensor to(Device device) const;
   Tensor clone(Tag tag = {}) const;
   /// Overwrites the elements with those of `source`: same dtype and element count, any device.
@@ -110,10 +119,15 @@ class Tensor {
                           Tag tag);
   static void check_count(std::int64_t values, const Shape& shape);
   void copy_to_host(void* out) const;
+  [[noreturn]] static void refuse_writing();
+  ConstView read() const;
+  const void* readable() const;
+  friend class GatheredValues;
   std::shared_ptr<void> block_;
   View view_{};
   Device device_{};
   Slot slot_{};
   GradSlot* grad_ = nullptr;
+  GatheredValues* gathered_ = nullptr;  // view_ then says which elements, and is no memory
 };
 }  // namespace accrue

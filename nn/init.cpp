@@ -35,7 +35,11 @@ void initialize(ParameterSet& parameters, std::uint64_t seed) {
       const Tensor unrounded = Tensor::empty(p.shape, wide, parameters.device());
       p.initialize(unrounded, seed, p.slot.index);
       if (parameters.master_on_host()) p.master.copy_from(unrounded);
-      p.value.copy_from(cast(unrounded, p.value.dtype()));
+      const Tensor value = cast(unrounded, p.value.dtype());
+      if (parameters.gathered())
+        parameters.store_value(p, value);
+      else
+        p.value.copy_from(value);
       if (parameters.sharded() && parameters.has_master()) parameters.store_master(p, unrounded);
     }
   }
@@ -43,6 +47,12 @@ void initialize(ParameterSet& parameters, std::uint64_t seed) {
 }
 
 void refresh_values(ParameterSet& parameters) {
+  if (GatheredValues* gathered = parameters.gathered()) {
+    gathered->forget();
+    if (parameters.has_master())
+      parameters.values().copy_from(cast(parameters.master(), parameters.dtype()));
+    return;
+  }
   if (!parameters.has_master()) return;
   const Device device = parameters.device();
   if (!parameters.sharded()) {

@@ -18,5 +18,6 @@ Initializer uniform(double bound);
 /// one. Without master weights they are rounded to nearest, one parameter at a time.
 void initialize(ParameterSet& parameters, std::uint64_t seed);
 /// After the master weights changed (initialisation, loading): writes the values that ops read.
+/// Where ranks divide the values, also after those changed.
 void refresh_values(ParameterSet& parameters);
 }  // namespace accrue::nn

@@ -33,7 +33,7 @@ Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const S
     host_.emplace(parameters.device(), parameters.padded(), state);
     if (parameters.master_on_host()) host_->adopt(parameters.master());
   }
-  if (parameters.sharded() && parameters.has_master())
+  if (parameters.gathered() || (parameters.sharded() && parameters.has_master()))
     state_.push_back({"master", parameters.master(), parameters.layout().pieces(parameters.rank()),
                       parameters.padded()});
   step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(),
@@ -84,8 +84,9 @@ void Optimizer::step(Window& window, Tensor workspace) {
   kernels::global_norm(
       step_state_.stream(),
       {.sums = sums, .state = state, .schedule = schedule_, .max_norm = max_norm_});
+  if (GatheredValues* gathered = parameters_.gathered()) gathered->forget();
   update_parts(state);
-  if (parameters_.sharded()) gather_values();
+  if (parameters_.sharded() && !parameters_.gathered()) gather_values();
   if (StepObserver* observer = step_observer()) observer->end();
   window.reset();
 }
@@ -138,7 +139,8 @@ void Optimizer::update_parts(const StepState* state) {
     const std::int64_t at = layout.in_shard(w).first;
     for (std::size_t i = 0; i < moments.size(); ++i)
       moments[i] = moments_[i].window(at, {part.count});
-    update({part.first, part.count, part_of(values, part.first, part.count),
+    update({part.first, part.count,
+            part_of(values, parameters_.gathered() ? at : part.first, part.count),
             part_of(master, at, part.count),
             part_of(grads, parameters_.transient_grads() ? at : part.first, part.count), moments,
             here_},

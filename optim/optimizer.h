@@ -40,11 +40,11 @@ struct NamedTensor {
 };
 
 /// The part that all optimizers share. Where ranks divide the set (Sharding), each has the moments
-/// of its own part, updates that, and gets the other values from the other ranks; the norm has the
-/// same bits on every number of ranks. Then step() is a collective: all ranks call it, after the
-/// gradients of their parts and the touched flags have been summed over the ranks. Parameters that
-/// no micro-batch of the window touched are left alone: no update, no decay, as PyTorch does where
-/// grad is None.
+/// of its own part, updates that, and gets the other values from the other ranks, unless the values
+/// are divided too; the norm has the same bits on every number of ranks. Then step() is a
+/// collective: all ranks call it, after the gradients of their parts and the touched flags have
+/// been summed over the ranks. Parameters that no micro-batch of the window touched are left alone:
+/// no update, no decay, as PyTorch does where grad is None.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -69,8 +69,9 @@ class Optimizer {
   void set_max_norm(double max_norm);
 
   /// Everything that a resumed run needs besides the parameters: moments (padded, flat; of a
-  /// divided set this rank's shard) and counters; of a divided bfloat16 set also its master
-  /// weights, "master". With StateOptions::on_host tensors are tensors of the cpu: call report()
+  /// divided set this rank's shard) and counters; where ranks divide the weights that it updates
+  /// (the master weights, or the values of a set that has none) also those, "master". With
+  /// StateOptions::on_host tensors are tensors of the cpu: call report()
   /// before reading them.
   const std::vector<NamedTensor>& state() const { return state_; }
   std::int64_t step_count() const { return report().step; }

@@ -17,10 +17,10 @@ void set_on_any_rank(Communicator& ranks, std::vector<char>& flags) {
 void broadcast_values(ParameterSet& parameters) {
   Communicator* ranks = parameters.ranks();
   if (!ranks) return;
-  if (parameters.has_master() && parameters.sharded())
+  if (parameters.gathered() || (parameters.has_master() && parameters.sharded()))
     detail::fail(ErrorCode::kUnsupported,
-                 "broadcast_values: the ranks divide the master weights, and rank 0 has only its "
-                 "own part; initialize or load them on all ranks");
+                 "broadcast_values: the ranks divide the weights, and rank 0 has only its own "
+                 "part; initialize or load them on all ranks");
   std::vector<CollectiveWorkPtr> works{ranks->broadcast(parameters.values(), 0, "values")};
   if (has_whole_master(parameters))
     works.push_back(ranks->broadcast(parameters.master(), 0, "master weights"));
@@ -29,7 +29,7 @@ void broadcast_values(ParameterSet& parameters) {
 
 void compare_values(const ParameterSet& parameters, std::int64_t step) {
   Communicator* ranks = parameters.ranks();
-  if (!ranks || parameters.device().is_meta()) return;
+  if (!ranks || parameters.gathered() || parameters.device().is_meta()) return;
   std::uint64_t hash = hash64(parameters.values());
   if (has_whole_master(parameters)) hash = hash64(parameters.master(), hash);
   const std::int64_t mine[] = {static_cast<std::int64_t>(hash)};

@@ -11,12 +11,12 @@ namespace accrue::optim {
 void set_on_any_rank(Communicator& ranks, std::vector<char>& flags);
 
 /// The values of rank 0 (and its master weights) on all ranks. A collective. kUnsupported where
-/// ranks divide the master weights: nobody has them all.
+/// ranks divide them: nobody has them all.
 void broadcast_values(ParameterSet& parameters);
 
 /// Whether all ranks have the same bits as values (and as master weights they have in full); if
 /// not, RanksDiffer on all ranks, which names those that are not with the majority. A collective;
-/// waits for the device.
+/// waits for the device. Where ranks divide the values there is nothing to compare.
 void compare_values(const ParameterSet& parameters, std::int64_t step);
 
 /// The piece of [offset, offset + size) in each of `pieces`: f(element of the set, where it lies in

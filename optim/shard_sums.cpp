@@ -25,11 +25,9 @@ int ShardSums::last_window(const Parameter& p) const {
 void ShardSums::begin() {
   std::fill(used_.begin(), used_.end(), char{0});
   first_ = true;
-  rounds_ = 0;
 }
 
 void ShardSums::start() {
-  ++rounds_;
   parameters_.clear_touched();
   std::fill(waited_.begin(), waited_.end(), char{0});
   std::fill(pending_.begin(), pending_.end(), 0);
@@ -113,6 +111,7 @@ void ShardSums::send(int window) {
                        g.window(from - p.offset, {end - from}).view(), p.slot.index});
   }
   add_(pieces_);
+  if (GatheredValues* values = parameters_.gathered()) values->await_reduction();
   sent_.push_back(parameters_.sharding().ranks->reduce_scatter(
       buffer, sum, ReduceOp::kSum, detail::concat("gradients ", window)));
   for (Parameter& p : parameters_.all())

@@ -37,8 +37,6 @@ class ShardSums final : GradientHome {
   void add(Tape& tape, const Tensor& loss);
   /// A micro-batch of other ranks, in which this one has no part.
   void skip();
-  /// Calls of add() and skip() since begin(), those that threw included.
-  std::int64_t rounds() const { return rounds_; }
   /// By parameter: some micro-batch of this rank touched it.
   const std::vector<char>& used() const { return used_; }
 
@@ -56,7 +54,6 @@ class ShardSums final : GradientHome {
   Tensor shard_;
   Add add_;
   bool first_ = true;
-  std::int64_t rounds_ = 0;
   std::vector<char> used_;
   // Of one backward.
   std::vector<Tensor> gradients_;  // by parameter; undefined while untouched

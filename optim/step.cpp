@@ -68,8 +68,8 @@ struct LogicalStep::Run {
   std::int64_t begin = 0;  // of the micro-batch; its first grains may be in
   std::int64_t live = 0;   // bytes, before the work that goes on
   bool in_backward = false;
-  bool again = false;           // all ranks repeat the window
-  std::int64_t reductions = 0;  // that the ranks owe each other in this pass
+  bool again = false;       // all ranks repeat the window
+  std::int64_t passes = 0;  // that the ranks owe each other
   struct Failures {
     int all = 0, smallest = 0;
   };
@@ -257,7 +257,7 @@ void LogicalStep::after_failure(Run& r, std::int64_t count, const OutOfMemory& e
   if (here.all > 1 && count > unit()) size_ = smaller(r, count, error);
   const std::int64_t sample = r.at;
   const bool exact = options_.numerics == Numerics::kExact;
-  r.again = parameters_.transient_grads() || window_->sent();
+  r.again = parameters_.in_step() || window_->sent();
   const bool restart = r.again || (r.in_backward && !exact);
   if (r.again) {
     ++r.report.restarts;
@@ -313,11 +313,11 @@ bool LogicalStep::close(Run& r) {
 }
 
 bool LogicalStep::close_with_ranks(Run& r) {
-  if (parameters_.transient_grads()) {
+  if (parameters_.in_step()) {
     const std::int64_t step = options_.numerics == Numerics::kExact ? options_.grain : size_;
     std::array<std::int64_t, 1> most{r.samples == 0 ? 0 : (r.samples - 1) / step + 1};
     ranks_->max(most);
-    r.reductions = most[0];
+    r.passes = most[0];
   }
   std::exception_ptr error;
   try {
@@ -327,8 +327,8 @@ bool LogicalStep::close_with_ranks(Run& r) {
     error = std::current_exception();
   }
   try {
-    while (window_->reductions() < r.reductions) window_->add_nothing();
-    if (window_->empty() && window_->reductions() == 0) window_->add_nothing();
+    while (window_->passes() < r.passes) window_->add_nothing();
+    if (window_->empty() && window_->passes() == 0) window_->add_nothing();
     window_->send();
   } catch (...) {
     if (!error) error = std::current_exception();

@@ -1,3 +1,4 @@
+#include <exception>
 #include <limits>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,21 @@ Window::Window(ParameterSet& parameters, Numerics numerics)
 }
 Window::~Window() = default;
 
+template <class F>
+void Window::pass(F&& backward) {
+  if (parameters_.in_step()) ++passes_;
+  GatheredValues* const gathered = parameters_.gathered();
+  if (!gathered) return backward();
+  std::exception_ptr error;
+  try {
+    backward();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  gathered->meet();  // the others go on
+  if (error) std::rethrow_exception(error);
+}
+
 void Window::add(Tape& tape, const Loss& loss, bool last) {
   ACCRUE_CHECK_SHAPE(loss.sum.defined() && loss.weight.defined() && loss.sum.numel() == 1 &&
                          loss.weight.numel() == 1,
@@ -51,19 +67,21 @@ void Window::add(Tape& tape, const Loss& loss, bool last) {
   ACCRUE_CHECK(!sent(), "Window: gradients have left for other ranks; reset() before the next add");
   if (exact_ && each_) {
     exact_->begin_grain();
-    each_->add(tape, loss.sum);
+    pass([&] { each_->add(tape, loss.sum); });
     exact_->end_grain(loss, each_->used());
   } else if (exact_) {
     parameters_.clear_touched();
-    tape.backward(loss.sum);
+    pass([&] { tape.backward(loss.sum); });
     exact_->add(loss);
   } else {
-    if (each_)
-      each_->add(tape, loss.sum);
-    else if (buckets_ && last)
-      buckets_->last_backward(tape, loss.sum);
-    else
-      tape.backward(loss.sum);
+    pass([&] {
+      if (each_)
+        each_->add(tape, loss.sum);
+      else if (buckets_ && last && !parameters_.gathered())
+        buckets_->last_backward(tape, loss.sum);
+      else
+        tape.backward(loss.sum);
+    });
     const float beta = empty() ? 0.0f : 1.0f;
     const AccumulateItem items[] = {{totals_.window(0, {}).view(), loss.sum, 1.0f, beta},
                                     {totals_.window(1, {}).view(), loss.weight, 1.0f, beta}};
@@ -80,11 +98,11 @@ void Window::add_nothing() {
     exact_->add_nothing();
   else if (empty())
     totals_.fill_zero();
-  if (each_) each_->skip();
+  pass([&] {
+    if (each_) each_->skip();
+  });
   ++micro_batches_;
 }
-
-std::int64_t Window::reductions() const { return each_ ? each_->rounds() : 0; }
 
 void Window::send() {
   if (!buckets_ || exact_) return;
@@ -142,6 +160,7 @@ void Window::reset() {
   if (each_) each_->begin();
   if (exact_) exact_->begin();
   micro_batches_ = 0;
+  passes_ = 0;
   settled_ = false;
   if (StepObserver* observer = step_observer()) observer->begin();
 }

@@ -59,8 +59,9 @@ class Window {
   void add(Tape& tape, const Loss& loss, bool last = false);
 
   /// A micro-batch of other ranks, in which this one has no part: for sets of several ranks
-  /// (Sharding), when they have different numbers of samples. With ReducePolicy::kReduceEach add()
-  /// and add_nothing() are collectives, and every rank must call as many of them.
+  /// (Sharding), when they have different numbers of samples. With ReducePolicy::kReduceEach and
+  /// ShardStage::kParameters add() and add_nothing() are collectives, and every rank must call as
+  /// many of them.
   void add_nothing();
 
   /// With several ranks: sends what gradients have not left yet. A rank whose backward failed owes
@@ -83,9 +84,10 @@ class Window {
   /// update.
   void reset();
 
-  /// With ReducePolicy::kReduceEach: calls of add() and add_nothing() since reset() that were
-  /// collectives, whether they threw or not. A rank whose share failed owes the others the rest.
-  std::int64_t reductions() const;
+  /// With ReducePolicy::kReduceEach and ShardStage::kParameters: calls of add() and add_nothing()
+  /// since reset() that were collectives, whether they threw or not. A rank whose share failed owes
+  /// the others the rest.
+  std::int64_t passes() const { return passes_; }
 
   /// Where gradients of this rank were not finite before they were summed over the ranks: names of
   /// parameters in exact mode, else of buckets, after watch_finite(). Empty with one rank and with
@@ -113,6 +115,8 @@ class Window {
  private:
   double total(int which) const;
   void reduce_each();
+  template <class F>
+  void pass(F&& backward);
   ParameterSet& parameters_;
   Tensor totals_;
   // Between the ranks: at the end of the window, or in each micro-batch.
@@ -120,6 +124,7 @@ class Window {
   std::unique_ptr<ShardSums> each_;
   std::unique_ptr<ExactSums> exact_;
   int micro_batches_ = 0;
+  std::int64_t passes_ = 0;
   bool settled_ = false;
 };
 }  // namespace accrue::optim

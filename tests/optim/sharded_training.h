@@ -117,8 +117,16 @@ class Training {
   void collect(Result& out, int rank) const {
     if (rank == 0 && case_.numerics == Numerics::kExact)
       out.exponents = step_->window().exponents().to_vector<std::int64_t>();
-    if (rank == 0) out.values = cast(set_.values(), DType::kF32).to_vector<float>();
+    if (set_.gathered()) {
+      out.values.resize(static_cast<std::size_t>(set_.padded()));
+      const auto here = cast(set_.values(), DType::kF32).to_vector<float>();
+      for (const auto& piece : set_.layout().pieces(rank))
+        std::copy_n(here.begin() + piece.at, piece.count, out.values.begin() + piece.first);
+    } else if (rank == 0) {
+      out.values = cast(set_.values(), DType::kF32).to_vector<float>();
+    }
     for (const auto& s : optimizer_->state()) {
+      if (s.name == "master" && !set_.has_master()) continue;  // those are `values`
       auto& whole = out.state[s.name];
       whole.resize(static_cast<std::size_t>(s.total));
       const auto here = s.tensor.to_vector<float>();
@@ -137,9 +145,16 @@ class Training {
     const auto part = [](const std::vector<float>& whole, std::int64_t first, std::int64_t count) {
       return std::vector<float>(whole.begin() + first, whole.begin() + first + count);
     };
-    put(set_.values().window(0, {set_.padded()}), part(from.values, 0, set_.padded()));
+    if (GatheredValues* gathered = set_.gathered()) {
+      gathered->forget();
+      for (const auto& piece : set_.layout().pieces(set_.rank()))
+        put(set_.values().window(piece.at, {piece.count}),
+            part(from.values, piece.first, piece.count));
+    } else {
+      put(set_.values().window(0, {set_.padded()}), part(from.values, 0, set_.padded()));
+    }
     for (const auto& s : optimizer_->state())
-      for (const auto& piece : s.pieces)
+      for (const auto& piece : from.state.contains(s.name) ? s.pieces : decltype(s.pieces){})
         put(s.tensor.window(piece.at, {piece.count}),
             part(from.state.at(s.name), piece.first, piece.count));
     if (!set_.sharded() && set_.has_master()) put(set_.master(), from.state.at("master"));
@@ -150,6 +165,7 @@ class Training {
   }
   ParameterSet& set() { return set_; }
   Net& net() { return net_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LogicalStep& logical() { return *step_; }
 
  private:
