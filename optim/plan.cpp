@@ -368,7 +368,7 @@ struct Division {
   ShardStage stage;
   ReducePolicy policy;
 };
-// What the request allows; those that need less memory come later.
+// What the request allows.
 std::vector<Division> divisions(const PlanRequest& r) {
   std::vector<Division> out;
   for (const Division& d : {Division{ShardStage::kNone, ReducePolicy::kKeepFull},
@@ -378,9 +378,7 @@ std::vector<Division> divisions(const PlanRequest& r) {
                             Division{ShardStage::kParameters, ReducePolicy::kKeepFull},
                             Division{ShardStage::kParameters, ReducePolicy::kReduceEach}}) {
     const bool of_one = r.ranks == 1 && d.stage != ShardStage::kNone;
-    const bool unasked = d.stage == ShardStage::kParameters && r.stage != d.stage;
-    if (!of_one && !unasked && (!r.stage || *r.stage == d.stage) &&
-        (!r.policy || *r.policy == d.policy))
+    if (!of_one && (!r.stage || *r.stage == d.stage) && (!r.policy || *r.policy == d.policy))
       out.push_back(d);
   }
   ACCRUE_CHECK(!out.empty(), "plan: ",
@@ -395,11 +393,11 @@ double communication_seconds(const PlanRequest& r, const Knobs& k) {
   const double share = static_cast<double>(r.ranks - 1) / static_cast<double>(r.ranks);
   const auto gradients = static_cast<double>(r.gradient_bytes);
   const auto values = static_cast<double>(r.value_bytes);
-  const std::int64_t passes =
-      k.policy == ReducePolicy::kReduceEach ? (r.batch - 1) / k.micro + 1 : 1;
-  const double bytes = k.stage == ShardStage::kNone
-                           ? 2 * gradients
-                           : static_cast<double>(passes) * gradients + values;
+  const auto passes = static_cast<double>((r.batch - 1) / k.micro + 1);
+  const double reductions = k.policy == ReducePolicy::kReduceEach ? passes : 1;
+  const double gathers = k.stage == ShardStage::kParameters ? 2 * passes : 1;
+  const double bytes =
+      k.stage == ShardStage::kNone ? 2 * gradients : reductions * gradients + gathers * values;
   return share * bytes / r.rates.link;
 }
 
@@ -407,6 +405,7 @@ Plan plan(const PlanRequest& request, const MetaStep& step) {
   ACCRUE_CHECK(step != nullptr, "plan: the meta step is empty");
   std::optional<Plan> best;
   std::exception_ptr refused;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
   for (const Division& d : divisions(request)) {
     PlanRequest with = request;
     with.stage = d.stage;
@@ -424,8 +423,10 @@ Plan plan(const PlanRequest& request, const MetaStep& step) {
                                other.candidates.end());
       better.meta_runs += other.meta_runs;
       if (faster) best = std::move(found);
-    } catch (const OutOfMemory&) {
-      refused = std::current_exception();  // the last one needs least
+    } catch (const OutOfMemory& e) {
+      if (e.requested() >= least) continue;
+      least = e.requested();
+      refused = std::current_exception();
     }
   }
   if (!best) std::rethrow_exception(refused);

@@ -85,6 +85,7 @@ struct Plan {
 
 /// Seconds of a step in collectives: a rank sends and receives (ranks - 1) / ranks of a block for a
 /// reduce-scatter or an all-gather, twice that for an all-reduce, at rates.link bytes per second.
+/// Divided values are gathered twice per micro-batch, for forward and for backward.
 double communication_seconds(const PlanRequest& request, const Knobs& knobs);
 
 /// Finds the fastest knobs whose peak is within the budget: micro-batch sizes that need a different

@@ -76,7 +76,10 @@ std::string which_text(const ActivationPolicy& a, std::size_t blocks) {
 std::string divided_text(const Knobs& k) {
   if (k.stage == ShardStage::kNone) return "nothing";
   if (k.stage == ShardStage::kOptimizer) return "the optimizer's state";
-  return k.policy == ReducePolicy::kReduceEach ? "gradients, in each micro-batch" : "gradients";
+  const bool each = k.policy == ReducePolicy::kReduceEach;
+  if (k.stage == ShardStage::kParameters)
+    return each ? "parameters, and gradients in each micro-batch" : "parameters";
+  return each ? "gradients, in each micro-batch" : "gradients";
 }
 
 std::string reason(const Plan& p) {

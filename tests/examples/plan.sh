@@ -46,5 +46,5 @@ exits 0 "${small[@]}" --ranks 3 --shard gradients --reduce each
 exits 0 "${small[@]}" --shard gradients
 [[ $out != *divide* ]] || fail "one rank divides something: $out"
 exits 2 "${small[@]}" --ranks 2 --shard optimizer --reduce each
-exits 2 "${small[@]}" --ranks 2 --shard parameters
-[[ $out == *"not there yet"* ]] || fail "not refused as it should: $out"
+exits 0 "${small[@]}" --ranks 2 --shard parameters --reduce each
+[[ $out == *"ranks divide parameters, and gradients in each micro-batch"* ]] || fail "not what was asked for: $out"

@@ -1,4 +1,5 @@
 // Plans of one rank of several: what the ranks divide is chosen too.
+#include <algorithm>
 #include <set>
 #include "tests/optim/plan_program.h"
 #include "tests/support/catch.h"
@@ -15,7 +16,9 @@ struct Division {
 const std::vector<Division> kDivisions{{ShardStage::kNone, ReducePolicy::kKeepFull},
                                        {ShardStage::kOptimizer, ReducePolicy::kKeepFull},
                                        {ShardStage::kGradients, ReducePolicy::kKeepFull},
-                                       {ShardStage::kGradients, ReducePolicy::kReduceEach}};
+                                       {ShardStage::kGradients, ReducePolicy::kReduceEach},
+                                       {ShardStage::kParameters, ReducePolicy::kKeepFull},
+                                       {ShardStage::kParameters, ReducePolicy::kReduceEach}};
 
 Program program() {
   Program p = small_program();
@@ -56,6 +59,8 @@ TEST_CASE("plan: with less memory ranks divide more, and what was chosen fits",
   CHECK(least[1] < least[0]);
   CHECK(least[2] == least[1]);
   CHECK(least[3] < least[2]);
+  CHECK(least[5] < least[4]);
+  const std::int64_t enough = *std::min_element(least.begin(), least.end());
 
   const Plan loose = plan(p.request(), p.on_meta());
   CHECK(loose.chosen.knobs.policy == ReducePolicy::kKeepFull);  // it sends less
@@ -63,19 +68,32 @@ TEST_CASE("plan: with less memory ranks divide more, and what was chosen fits",
   for (const auto& c : loose.candidates) seen.emplace(c.knobs.stage, c.knobs.policy);
   CHECK(seen.size() == kDivisions.size());
 
-  const Plan tight = plan(p.request(least[3]), p.on_meta());
+  const Plan tight = plan(p.request(enough), p.on_meta());
   CHECK(tight.chosen.knobs.policy == ReducePolicy::kReduceEach);
-  CHECK(tight.chosen.peak <= least[3]);
+  CHECK(tight.chosen.peak <= enough);
   CHECK(p.measured_peak(tight.chosen.knobs) == tight.chosen.peak);
   CHECK(to_string(tight).find("one of 2 ranks") != std::string::npos);
-  CHECK(to_string(tight).find("gradients, in each micro-batch") != std::string::npos);
+  CHECK(to_string(tight).find("in each micro-batch") != std::string::npos);
 
   try {
-    (void)plan(p.request(least[3] - 1), p.on_meta());
+    (void)plan(p.request(enough - 1), p.on_meta());
     FAIL("a plan within less than the least");
   } catch (const OutOfMemory& e) {
-    CHECK(e.requested() == least[3]);
+    CHECK(e.requested() == enough);
   }
+}
+
+TEST_CASE("plan: a deep model needs least where ranks divide the parameters",
+          "[optim][plan][sharding]") {
+  Program p = program();
+  p.config.layers = 8;
+  std::vector<std::int64_t> peaks;
+  for (const Division& d : kDivisions)
+    peaks.push_back(
+        p.meta({1, {.blocks = std::vector<Recompute>(8, Recompute::kBlock)}, d.stage, d.policy})
+            .peak);
+  CHECK(std::min_element(peaks.begin(), peaks.end()) == peaks.end() - 1);
+  CHECK(peaks[4] < peaks[2]);
 }
 
 TEST_CASE("plan: seconds of communication", "[optim][plan][sharding]") {
@@ -93,6 +111,8 @@ TEST_CASE("plan: seconds of communication", "[optim][plan][sharding]") {
   CHECK(seconds(kDivisions[2], 2) == Approx(0.75 * (4 + 2)));
   CHECK(seconds(kDivisions[3], 6) == Approx(0.75 * (4 + 2)));
   CHECK(seconds(kDivisions[3], 2) == Approx(0.75 * (3 * 4 + 2)));
+  CHECK(seconds(kDivisions[4], 2) == Approx(0.75 * (4 + 3 * 2 * 2)));
+  CHECK(seconds(kDivisions[5], 2) == Approx(0.75 * (3 * 4 + 3 * 2 * 2)));
   r.ranks = 1;
   CHECK(seconds(kDivisions[0], 2) == 0);
 
