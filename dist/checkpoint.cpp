@@ -100,6 +100,16 @@ std::vector<CheckpointTensor> parts_of(const ParameterSet& parameters, std::stri
   }
   return out;
 }
+std::vector<CheckpointTensor> parts_of(const ParameterSet& parameters, std::string_view prefix,
+                                       const Tensor& shard,
+                                       const std::vector<ShardLayout::Piece>& pieces) {
+  std::vector<CheckpointTensor> out;
+  for (const ShardLayout::Piece& piece : pieces)
+    for (CheckpointTensor& t :
+         parts_of(parameters, prefix, shard.window(piece.at, {piece.count}), piece.first))
+      out.push_back(std::move(t));
+  return out;
+}
 
 Checkpointer::Checkpointer(CheckpointOptions options, Peers& peers, FileSystem& fs)
     : options_(std::move(options)), peers_(peers), fs_(fs) {

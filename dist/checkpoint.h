@@ -40,6 +40,11 @@ CheckpointTensor part(std::string name, const Tensor& tensor, const Shape& shape
 /// are in the checkpoint however the block was sharded.
 std::vector<CheckpointTensor> parts_of(const ParameterSet& parameters, std::string_view prefix,
                                        const Tensor& shard, std::int64_t first);
+/// The same of a shard that holds `pieces` of the block (ShardLayout::pieces(),
+/// optim::NamedTensor::pieces).
+std::vector<CheckpointTensor> parts_of(const ParameterSet& parameters, std::string_view prefix,
+                                       const Tensor& shard,
+                                       const std::vector<ShardLayout::Piece>& pieces);
 
 struct CheckpointState {
   std::int64_t step = 0;                        // names the checkpoint
