@@ -39,7 +39,7 @@ Trainer::Trainer(const Options& o, std::int64_t vocabulary, Device device,
                        o.state_on_host ? MasterWeights::kHost : MasterWeights::kDevice,
                        {.ranks = ranks, .stage = knobs.stage, .policy = knobs.policy});
   nn::initialize(parameters_, o.seed);
-  if (parameters_.sharded() && parameters_.has_master())
+  if (parameters_.gathered() || (parameters_.sharded() && parameters_.has_master()))
     nn::refresh_values(parameters_);  // each rank's part from where its master weights are
   else
     optim::broadcast_values(parameters_);
@@ -75,9 +75,7 @@ optim::BatchReport Trainer::step(const data::Batch& batch, std::int64_t window) 
   });
 }
 
-bool Trainer::every_rank_computes() const {
-  return parameters_.sharded() && parameters_.sharding().stage == ShardStage::kParameters;
-}
+bool Trainer::every_rank_computes() const { return parameters_.gathered() != nullptr; }
 
 double Trainer::evaluate(const data::Dataset& dataset, std::int64_t samples, std::int64_t micro) {
   samples = std::min(samples, dataset.size());
@@ -97,6 +95,7 @@ double Trainer::evaluate(const data::Dataset& dataset, std::int64_t samples, std
     sum += loss.sum.item();
     weight += loss.weight.item();
   }
+  if (GatheredValues* gathered = parameters_.gathered()) gathered->meet();
   return weight > 0 ? sum / weight : std::numeric_limits<double>::quiet_NaN();
 }
 }  // namespace train_gpt

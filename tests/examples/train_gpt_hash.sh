@@ -6,7 +6,7 @@ source "${BASH_SOURCE[0]%/*}/train_gpt_common.sh" "$@"
 head -c 4000 "$text" > "$work/text.txt"
 
 worlds=(1 2 3 4 6 8)
-divisions=(none optimizer gradients gradients/each)
+divisions=(none optimizer gradients gradients/each parameters/each)
 micros=(1 2 3 7)
 
 # Each is <ranks> <micro-batch> <division>; neighbours have little in common.

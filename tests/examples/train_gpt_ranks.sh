@@ -43,9 +43,10 @@ paste <(losses plain-1) <(losses plain-2) | awk '{d = $1 - $2; if (d < 0) d = -d
 
 # What ranks divide: the peak is the one that was planned, to the byte, and the losses stay.
 declare -A peak
-for division in none optimizer gradients parts; do
+for division in none optimizer gradients parts parameters; do
   how=(--shard $division)
   [ $division = parts ] && how=(--shard gradients --reduce each)
+  [ $division = parameters ] && how=(--shard parameters --reduce each --sample 3)
   train "plan-$division" -n 2 --dtype bf16 --micro 2 "${how[@]}" --plan
   expect_rc 0 "--plan with $division divided"
   peak[$division]=$(sed -nE 's/^  together +([0-9]+) .*/\1/p' <<< "$out")
@@ -70,7 +71,6 @@ refused() {
   expect_text "$1" "${*:2}"
   [ ! -e "$work/refused" ] || fail "${*:2}: something has begun"
 }
-refused "parameters themselves are not there yet" --shard parameters
 refused "--reduce each goes with" --shard optimizer --reduce each
 refused "divide cannot be on the host yet" --shard optimizer --dtype bf16 --state-on-host
 refused "each takes a GPU of its own" --device cuda:1
