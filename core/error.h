@@ -1,8 +1,10 @@
 #pragma once
 // Errors. Callers get one exception type with a code; nothing in this library exits, aborts or
 // prints.
+#include <cstddef>
 #include <cstdint>
-#include <sstream>
+#include <initializer_list>
+#include <iosfwd>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -71,27 +73,68 @@ namespace detail {
 [[noreturn]] void fail(ErrorCode code, std::string message);
 [[noreturn]] void fail_shape(std::string message);
 
+/// A part of a message: anything that can be written to a stream, without its type. So the many
+/// places that check something compile to a list of addresses and one call.
+class Piece {
+ public:
+  template <class T>
+  Piece(const T& value) : value_(&value), write_(&write<T>) {}
+  template <std::size_t n>
+  Piece(const char (&text)[n]) : value_(text), write_(&write_text) {}
+  void write_to(std::ostream& out) const { write_(out, value_); }
+
+ private:
+  template <class T>
+  static void write(std::ostream& out, const void* value) {
+    out << *static_cast<const T*>(value);
+  }
+  static void write_text(std::ostream& out, const void* text);
+  const void* value_;
+  void (*write_)(std::ostream&, const void*);
+};
+template <>
+void Piece::write<bool>(std::ostream&, const void*);
+template <>
+void Piece::write<char>(std::ostream&, const void*);
+template <>
+void Piece::write<int>(std::ostream&, const void*);
+template <>
+void Piece::write<unsigned>(std::ostream&, const void*);
+template <>
+void Piece::write<long>(std::ostream&, const void*);
+template <>
+void Piece::write<unsigned long>(std::ostream&, const void*);
+template <>
+void Piece::write<float>(std::ostream&, const void*);
+template <>
+void Piece::write<double>(std::ostream&, const void*);
+template <>
+void Piece::write<const char*>(std::ostream&, const void*);
+template <>
+void Piece::write<std::string>(std::ostream&, const void*);
+template <>
+void Piece::write<std::string_view>(std::ostream&, const void*);
+
+[[gnu::cold]] std::string concat(std::initializer_list<Piece> pieces);
 template <class... Parts>
-[[gnu::cold, gnu::noinline]] std::string concat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+std::string concat(const Parts&... parts) {
+  return concat({Piece(parts)...});
 }
 }  // namespace detail
 }  // namespace accrue
 
 /// Checks what a caller handed us. Always on. The text says: op, what was expected, what came, a
 /// hint. `ACCRUE_CHECK(p < 1, "dropout: p must be in [0, 1), got ", p);`
-#define ACCRUE_CHECK(condition, ...)                                 \
-  do {                                                               \
-    if (!(condition)) [[unlikely]]                                   \
-      ::accrue::detail::fail(::accrue::ErrorCode::kInvalidArgument,  \
-                             ::accrue::detail::concat(__VA_ARGS__)); \
+#define ACCRUE_CHECK(condition, ...)                                   \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      ::accrue::detail::fail(::accrue::ErrorCode::kInvalidArgument,    \
+                             ::accrue::detail::concat({__VA_ARGS__})); \
   } while (false)
 
 /// The same for shapes: throws ShapeError.
-#define ACCRUE_CHECK_SHAPE(condition, ...)                                 \
-  do {                                                                     \
-    if (!(condition)) [[unlikely]]                                         \
-      ::accrue::detail::fail_shape(::accrue::detail::concat(__VA_ARGS__)); \
+#define ACCRUE_CHECK_SHAPE(condition, ...)                                   \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]]                                           \
+      ::accrue::detail::fail_shape(::accrue::detail::concat({__VA_ARGS__})); \
   } while (false)
