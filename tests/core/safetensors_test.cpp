@@ -5,6 +5,7 @@
 #include <accrue/core/file.h>
 #include <accrue/core/random.h>
 #include <accrue/core/safetensors.h>
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/mutations.h"
@@ -279,7 +280,7 @@ TEST_CASE("safetensors: changed bytes never do worse than an error", "[core][saf
   const std::string good = read_text_file(folder / "good");
   const std::string path = folder / "bad";
   int accepted = 0;
-  for (std::uint64_t i = 0; i < 4000; ++i) {
+  for (std::uint64_t i = 0; i < test::cases(4000u, 1000u); ++i) {
     std::string bytes = accrue::test::mutated(good, i, 50);  // the data may hold anything
     if (i % 2 == 0) {  // with a length that is right again, the header itself is tried
       const std::uint64_t n =
@@ -297,7 +298,7 @@ TEST_CASE("safetensors: changed bytes never do worse than an error", "[core][saf
           });
     }
   }
-  CHECK(accepted < 2000);
+  CHECK(accepted < test::cases(2000, 500));
 }
 
 TEST_CASE("safetensors: wrong entries are not written", "[core][safetensors]") {

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 #include <accrue/data/sample_order.h>
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -63,7 +64,7 @@ TEST_CASE("sample order: fixed for ever", "[data][sample_order]") {
 TEST_CASE("sample order: each sample is equally likely at each place", "[data][sample_order]") {
   // Chi-square of (place, sample) counts over epochs; (n-1)^2 degrees of freedom, 6 sigma.
   for (const std::int64_t size : {2, 3, 5, 16, 33}) {
-    const std::int64_t epochs = 4000;
+    const std::int64_t epochs = test::cases(4000, 1000);
     const SampleOrder order(size, 3);
     std::vector<double> counts(static_cast<std::size_t>(size * size));
     for (std::int64_t e = 0; e < epochs; ++e)

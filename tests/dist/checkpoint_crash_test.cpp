@@ -6,6 +6,7 @@
 #include <accrue/core/print.h>
 #include <accrue/dist/self.h>
 #include "tests/support/baton.h"
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/checkpoint_state.h"
 #include "tests/support/fault_at.h"
@@ -15,7 +16,7 @@ using namespace accrue;
 using namespace accrue::test;
 
 namespace {
-constexpr int kRanks = 3, kSaves = 4, kRandomOutcomes = 40;
+constexpr int kRanks = 3, kSaves = 4, kRandomOutcomes = cases(40, 8);
 
 // Ways to save and to load.
 struct Protocol {
@@ -137,7 +138,7 @@ TEST_CASE("scenario 15: no power loss makes a save wrong, lost or older than was
     CHECK(counts.older == 0);
     states += counts.states;
   }
-  CHECK(states >= 2000);
+  CHECK(states >= cases(2000u, 500u));
 }
 
 TEST_CASE("scenario 15: the simulated disk finds what a missing fsync and a DONE file lose",
@@ -146,19 +147,19 @@ TEST_CASE("scenario 15: the simulated disk finds what a missing fsync and a DONE
     const Counts counts = crash_everywhere(ours(), 1, false, true);
     INFO(counts);
     CHECK(counts.corrupt == 0);
-    CHECK(counts.lost > 100);
+    CHECK(counts.lost > cases(100u, 40u));
   }
   SECTION("no fsync of folders") {
     const Counts counts = crash_everywhere(ours(), 1, true, false);
     INFO(counts);
     CHECK(counts.corrupt == 0);
-    CHECK(counts.lost > 100);
+    CHECK(counts.lost > cases(100u, 40u));
   }
   SECTION("files and a DONE file, without any fsync") {
     const Counts counts = crash_everywhere(done_file(), 1);
     INFO(counts);
-    CHECK(counts.corrupt > 50);
-    CHECK(counts.lost > 100);
+    CHECK(counts.corrupt > cases(50u, 20u));
+    CHECK(counts.lost > cases(100u, 40u));
   }
 }
 
@@ -170,7 +171,7 @@ TEST_CASE("scenario 17: in any order of the ranks' calls, with any one of them f
   ours().save(*self, first, 1);
   const DiskState start = first.state();
   int failed = 0, worked = 0;
-  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+  for (std::uint64_t seed = 0; seed < cases(300u, 80u); ++seed) {
     SimulatedDisk disk(start);
     FaultAt faulty(disk);
     Baton baton(kRanks, seed);
@@ -199,6 +200,6 @@ TEST_CASE("scenario 17: in any order of the ranks' calls, with any one of them f
     CHECK(names.size() == (said[0].empty() ? 2 : 1));
     ++(said[0].empty() ? worked : failed);
   }
-  CHECK(failed > 50);
-  CHECK(worked > 50);
+  CHECK(failed > cases(50, 13));
+  CHECK(worked > cases(50, 13));
 }

@@ -7,6 +7,7 @@
 #include <set>
 #include <accrue/dist/self.h>
 #include <accrue/dist/threads.h>
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/checkpoint_state.h"
@@ -78,6 +79,7 @@ TEST_CASE("scenario 16: whatever call fails, the save fails on all ranks and lea
   const int error = GENERATE(ENOSPC, EIO, EDQUOT);
   const int bad_rank = GENERATE(0, 1);
   const bool asynchronous = GENERATE(false, true);
+  if (kWatched && error != EIO) return;  // they take the same way
   const DiskState before = disk_with(1);
   std::set<std::string> failed;
   for (std::int64_t n = 1;; ++n) {
@@ -278,8 +280,8 @@ TEST_CASE("scenario 19, B66: a file cut at any length is found, and the one befo
   for (const std::string name : {"shard-0.safetensors", "MANIFEST.json"}) {
     std::string& content = disk.content("/run/step-2/" + name);
     const std::string good = content;
-    for (std::size_t length = 0; length <= good.size() + 2; ++length) {
-      if (length == 4097) length = std::max(length, good.size() - 2);
+    for (std::size_t length = 0; length <= good.size() + 2; length += cases(1, 5)) {
+      if (length >= 4097 && length < good.size() - 2) length = good.size() - 2;
       if (length == good.size()) continue;
       content = good;
       content.resize(length, 'x');  // longer than it was is no better

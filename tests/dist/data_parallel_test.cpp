@@ -5,6 +5,7 @@
 #include <accrue/dist/threads.h>
 #include <accrue/optim/bucket_sums.h>
 #include <accrue/optim/rank_sums.h>
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/devices.h"
@@ -107,9 +108,9 @@ Terms all_used(std::vector<std::int64_t> sizes, std::size_t samples) {
 }  // namespace
 
 TEST_CASE("data parallel: 500 random cases give the bits of one rank", "[dist][ranks]") {
-  const int cases = default_device().is_cuda() ? 40 : 500;
+  const int count = default_device().is_cuda() ? 40 : cases(500, 100);
   int refused = 0, skipped = 0, empty = 0;
-  for (int number = 0; number < cases; ++number) {
+  for (int number = 0; number < count; ++number) {
     INFO("case " << number);
     Random random(static_cast<std::uint64_t>(number));
     Terms t;
@@ -161,9 +162,9 @@ TEST_CASE("data parallel: 500 random cases give the bits of one rank", "[dist][r
     }
     check_same(train(steps, k), train(steps, one_rank(t)));
   }
-  CHECK(refused > cases / 4);
-  CHECK(skipped > cases / 8);
-  CHECK(empty > cases / 8);
+  CHECK(refused > count / 4);
+  CHECK(skipped > count / 8);
+  CHECK(empty > count / 8);
 }
 
 TEST_CASE("data parallel: worlds, uneven shares and numerics", "[dist][ranks]") {

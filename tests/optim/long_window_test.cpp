@@ -5,6 +5,7 @@
 #include <accrue/kernels/cross_entropy/cross_entropy.h>
 #include <accrue/nn/layers.h>
 #include <accrue/optim/window.h>
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 
 using namespace accrue;
@@ -12,7 +13,7 @@ using namespace accrue;
 // B42: adding 4,096 gradients in bfloat16 would be off by percents (2 % at 1,024).
 TEST_CASE("B42: 4,096 micro-batches in bfloat16 add up as exactly as float32 can",
           "[optim][numerics]") {
-  const std::int64_t micros = default_device().is_cpu() ? 4096 : 64;
+  const std::int64_t micros = default_device().is_cpu() ? test::cases(4096, 512) : 64;
   const auto numerics = GENERATE(optim::Numerics::kDefault, optim::Numerics::kExact);
   constexpr std::int64_t kIn = 5, kOut = 3;
   ParameterSet set;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <random>
 #include "tests/optim/plan_program.h"
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -10,7 +11,7 @@ using namespace accrue::test;
 
 TEST_CASE("plan: the predicted peak is the measured one, to the byte", "[optim][plan][memory]") {
   std::mt19937 random(11);
-  const int programs = on_cpu() ? 100 : 4;
+  const int programs = on_cpu() ? cases(100, 25) : 4;
   for (int i = 0; i < programs; ++i) {
     const Program p = random_program(random);
     const Knobs k = random_knobs(p, random);
@@ -48,7 +49,7 @@ TEST_CASE("plan: a chain of blocks is composed to the byte", "[optim][plan][memo
 
 TEST_CASE("plan: what is found fits its budget, to the byte", "[optim][plan][memory]") {
   std::mt19937 random(3);
-  for (int i = 0; i < (on_cpu() ? 6 : 1); ++i) {
+  for (int i = 0; i < (on_cpu() ? cases(6, 2) : 1); ++i) {
     Program p = random_program(random);
     p.batch = on_cpu() ? 6 : 3;
     for (const std::int64_t budget : budgets_of(p, on_cpu() ? 5 : 2)) {
@@ -66,7 +67,7 @@ TEST_CASE("plan: what is found fits its budget, to the byte", "[optim][plan][mem
 
 TEST_CASE("plan: a larger budget never gives a slower plan", "[optim][plan]") {
   std::mt19937 random(23);
-  for (int i = 0; i < (on_cpu() ? 3 : 1); ++i) {
+  for (int i = 0; i < (on_cpu() ? cases(3, 1) : 1); ++i) {
     Program p = random_program(random);
     p.batch = on_cpu() ? 12 : 3;
     double slower = 0;
