@@ -9,6 +9,7 @@ function(accrue_add_library name)
   add_library(accrue::${name} ALIAS accrue_${name})
   set_target_properties(accrue_${name} PROPERTIES EXPORT_NAME ${name})
   accrue_compile_settings(accrue_${name})
+  accrue_precompile(accrue_${name})
   target_compile_features(accrue_${name} PUBLIC cxx_std_20)
   target_include_directories(accrue_${name} PUBLIC "$<BUILD_INTERFACE:${ACCRUE_INCLUDE_DIR}>"
                                                    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
@@ -23,6 +24,19 @@ function(accrue_add_library name)
   endif()
 endfunction()
 
+# accrue_precompile(<target>): reads the standard library once for all targets that this is called for. They must be
+# compiled with the same options, but for definitions, warnings and where headers are.
+function(accrue_precompile target)
+  if(NOT TARGET accrue_precompiled)
+    add_library(accrue_precompiled OBJECT "${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp")
+    accrue_compile_settings(accrue_precompiled)
+    target_compile_features(accrue_precompiled PUBLIC cxx_std_20)
+    target_link_libraries(accrue_precompiled PRIVATE Threads::Threads)
+    target_precompile_headers(accrue_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/cmake/precompiled.h")
+  endif()
+  target_precompile_headers(${target} REUSE_FROM accrue_precompiled)
+endfunction()
+
 # The compiler settings of every target of ours.
 function(accrue_compile_settings target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON)
@@ -31,7 +45,7 @@ function(accrue_compile_settings target)
                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
                          $<$<BOOL:${ACCRUE_WARNINGS_AS_ERRORS}>:-Werror>
                          $<$<CONFIG:Release>:-O3>)
-  if(ACCRUE_SANITIZE OR ACCRUE_CUDA_SIM)
+  if(ACCRUE_SANITIZE)
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)  # false alarms at -O1
   endif()
 endfunction()

@@ -8,8 +8,10 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 find_program(ACCRUE_CCACHE ccache)
 mark_as_advanced(ACCRUE_CCACHE)
 if(ACCRUE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without this ccache leaves alone whatever includes a precompiled header (tests do).
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${ACCRUE_CCACHE}")
+  # Without the first ccache leaves alone whatever includes a precompiled header (tests do). The second makes paths
+  # relative: builds of one tree with the same flags, and other clones, have the same objects.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+                                  "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${ACCRUE_CCACHE}")
 endif()
 
 include(accrue_cuda)
@@ -100,5 +102,18 @@ file(MAKE_DIRECTORY "${ACCRUE_INCLUDE_DIR}/accrue")
 foreach(folder IN ITEMS core kernels nn optim dist data)
   file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${ACCRUE_INCLUDE_DIR}/accrue/${folder}" SYMBOLIC)
 endforeach()
+# Foreign headers of a CUDA build, under a path that all builds have: what does not include them is compiled by the same
+# command everywhere, and ccache knows it.
+set(system "${PROJECT_BINARY_DIR}/system")
+if(ACCRUE_CUDA_SIM)
+  file(CREATE_LINK "${ACCRUE_CUDA_HEADERS}" "${system}" SYMBOLIC)
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/tests/simcuda/include/simcuda" "${ACCRUE_INCLUDE_DIR}/simcuda" SYMBOLIC)
+elseif(ACCRUE_HAS_CUDA)
+  list(GET CUDAToolkit_INCLUDE_DIRS 0 headers)
+  file(CREATE_LINK "${headers}" "${system}" SYMBOLIC)
+elseif(NOT IS_DIRECTORY "${system}")
+  file(MAKE_DIRECTORY "${system}")
+endif()
+include_directories(SYSTEM "${system}")
 configure_file(cmake/config.h.in "${ACCRUE_INCLUDE_DIR}/accrue/config.h" @ONLY)
 configure_file(cmake/accrue.h.in "${ACCRUE_INCLUDE_DIR}/accrue/accrue.h" @ONLY)

@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 constexpr std::int64_t kMaxTokenizerFile = std::int64_t{64} << 20;
 constexpr int kMaxDepth = 2;
-constexpr int kVersion = 1;
+constexpr int kTokenizerVersion = 1;
 
 [[noreturn]] void fail_file(const std::string& path, const std::string& what) {
   accrue::detail::fail(ErrorCode::kCorrupt,
@@ -64,7 +64,7 @@ std::string ByteTokenizer::decode(std::span<const std::int32_t> tokens) const {
   return text;
 }
 void ByteTokenizer::save(const std::string& path) const {
-  save_json(path, {{"kind", "byte"}, {"version", kVersion}});
+  save_json(path, {{"kind", "byte"}, {"version", kTokenizerVersion}});
 }
 
 CharTokenizer CharTokenizer::from_text(std::string_view text) {
@@ -122,7 +122,9 @@ void CharTokenizer::save(const std::string& path) const {
     append_utf8(text, c);
     vocabulary.push_back(std::move(text));
   }
-  save_json(path, {{"kind", "char"}, {"version", kVersion}, {"vocabulary", std::move(vocabulary)}});
+  save_json(
+      path,
+      {{"kind", "char"}, {"version", kTokenizerVersion}, {"vocabulary", std::move(vocabulary)}});
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
@@ -133,7 +135,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
     if (at == file.end()) fail_file(path, std::string("the field \"") + name + "\" is missing");
     return *at;
   };
-  if (field("version") != kVersion)
+  if (field("version") != kTokenizerVersion)
     fail_file(path, "\"version\" must be 1, got " + field("version").dump());
   const json& kind = field("kind");
   const bool is_char = kind == "char";

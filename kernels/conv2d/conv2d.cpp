@@ -20,7 +20,7 @@ namespace {
 using kernels::Conv2dTiles;
 using kernels::WindowAxis;
 
-DType wide(DType t) { return t == DType::kF64 ? DType::kF64 : DType::kF32; }
+DType sum_type(DType t) { return t == DType::kF64 ? DType::kF64 : DType::kF32; }
 Tensor workspace(std::int64_t elements, DType dtype, Device device) {
   return Tensor::empty({elements}, dtype, device, {"conv2d.workspace", Category::kWorkspace});
 }
@@ -42,7 +42,7 @@ struct Conv2dNode {
   void backward_input(const BackwardContext& c, const GradSink& dx) const {
     const Tensor& dy = c.grad();
     const Conv2dTiles tiles(x_shape, dy.shape(), height, width, true);
-    const Tensor columns = workspace(tiles.columns(), wide(dy.dtype()), dy.device());
+    const Tensor columns = workspace(tiles.columns(), sum_type(dy.dtype()), dy.device());
     const Tensor gathered = workspace(tiles.pixels(), dy.dtype(), dy.device());
     const Tensor scratch = kernels::gemm_workspace(dy.device());
     kernels::conv2d_backward_input(c.stream(), {.dy = dy,
@@ -131,7 +131,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
   {
     const Conv2dTiles tiles(in, y.shape(), height, width, false);
     const Tensor columns = workspace(tiles.columns(), x.dtype(), x.device());
-    const Tensor product = workspace(tiles.pixels(), wide(x.dtype()), x.device());
+    const Tensor product = workspace(tiles.pixels(), sum_type(x.dtype()), x.device());
     const Tensor scratch = kernels::gemm_workspace(x.device());
     kernels::conv2d_forward(x.stream(), {.x = x,
                                          .weight = weight,

@@ -9,7 +9,7 @@
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 namespace {
-constexpr std::int64_t kGrain = 32;  // chunks
+constexpr std::int64_t kNormGrain = 32;  // chunks
 
 template <std::size_t kN>
 double add_halves(double (&lanes)[kN]) {
@@ -40,7 +40,7 @@ template <class T>
 void sum_pieces(const SquareSums& a) {
   const T* g = a.grads.data<T>();
   double* sums = a.sums.data<double>();
-  parallel_for(norm_pieces(a.segments), kGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(norm_pieces(a.segments), kNormGrain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t first = 0;  // the number of the segment's first piece
     for (const Segment& s : a.segments) {
       if (first >= end) break;

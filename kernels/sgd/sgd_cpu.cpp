@@ -6,8 +6,8 @@
 
 namespace accrue::kernels::ACCRUE_ISA_NAME {
 namespace {
-constexpr std::int64_t kChunk = 16384;  // elements
-constexpr std::int64_t kGrain = 4;      // chunks
+constexpr std::int64_t kSgdChunk = 16384;  // elements
+constexpr std::int64_t kSgdGrain = 4;      // chunks
 
 // C: the type of the state. T: of the parameters that the model reads.
 template <class C, class T>
@@ -23,7 +23,7 @@ void update(const Sgd& a) {
   T* value = a.value.data<T>();
   const C* g = a.grads.data<C>();
   C* b = momentum != 0 ? a.momentum_buffer.data<C>() : nullptr;
-  for_each_chunk(a.segments, kChunk, kGrain,
+  for_each_chunk(a.segments, kSgdChunk, kSgdGrain,
                  [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
                    const C decay = segment.decay ? static_cast<C>(a.options.weight_decay) : C(0);
                    vector_loop<C>(size, [&](std::int64_t i, auto part) {
@@ -57,7 +57,7 @@ void update_rounded(const Sgd& a) {
   bfloat16* p = a.value.data<bfloat16>();
   const float* g = a.grads.data<float>();
   float* b = o.momentum != 0 ? a.momentum_buffer.data<float>() : nullptr;
-  for_each_chunk(a.segments, kChunk, kGrain,
+  for_each_chunk(a.segments, kSgdChunk, kSgdGrain,
                  [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
                    rounding_loop(key, a.first + segment.offset - segment.before,
                                  offset - segment.offset + segment.before, size,
