@@ -38,8 +38,9 @@ enum class Numerics {
 /// depend on the micro-batch, and the grains' gradients are added as integers, so that the order
 /// of the grains, their micro-batches, threads, recomputed blocks and retries leave no trace in
 /// the bits. Where logits or MLPs are cut into tiles, ActivationPolicy::fixed_rows makes their size
-/// part of the recipe as well; without it tiles change the last bits. Costs 8 bytes per parameter, one pass over the gradients per grain, and one
-/// wait for the device per step. Keep the window for the whole run: it learns the exponents.
+/// part of the recipe as well; without it tiles change the last bits. Costs 8 bytes per parameter,
+/// one pass over the gradients per grain, and one wait for the device per step. Keep the window for
+/// the whole run: it learns the exponents.
 class Window {
  public:
   /// One window at a time per set: beginning one drops what an unfinished one had accumulated.

@@ -1,11 +1,12 @@
 #pragma once
 // How a test steers the simulated NCCL. Its ranks are threads of this process, each with a
 // simulated device of its own; with SIM_NCCL_FOLDER, an empty folder that all see, they are
-// processes of one machine, each with one rank, which exchange files there. Findings (simcuda.h, kind "nccl"): ranks that disagree about a
-// collective, memory or a stream of another device, a communicator that is used before its last
-// call has ended or after its end, blocking communicators. A collective runs when it is at the head
-// of its stream on every rank; until then it blocks the streams, as the real one does. Sums of
-// floats are taken in another order for every part of the tensor, as a ring takes them.
+// processes of one machine, each with one rank, which exchange files there. Findings (simcuda.h,
+// kind "nccl"): ranks that disagree about a collective, memory or a stream of another device, a
+// communicator that is used before its last call has ended or after its end, blocking
+// communicators. A collective runs when it is at the head of its stream on every rank; until then
+// it blocks the streams, as the real one does. Sums of floats are taken in another order for every
+// part of the tensor, as a ring takes them.
 #include <nccl.h>
 
 #include <string>
