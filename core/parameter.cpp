@@ -39,10 +39,13 @@ void ParameterSet::allocate(Device device, DType dtype, MasterWeights place,
       sharding.policy == ReducePolicy::kKeepFull || sharding.stage >= ShardStage::kGradients,
       "ParameterSet: gradients are reduced in each micro-batch only where they are "
       "sharded (ShardStage::kGradients, kParameters)");
+  ACCRUE_CHECK(sharding.window >= 0, "ParameterSet: a window of ", sharding.window, " elements");
   sharding_ = sharding;
+  if (sharding_.window == 0)
+    sharding_.window = std::int64_t{1} << (device.target() == DeviceType::kCuda ? 23 : 20);
   const bool divided = sharding.stage != ShardStage::kNone && sharding.ranks->size() > 1;
   layout_ =
-      divided ? ShardLayout(total_, sharding.ranks->size(), sharding.window) : ShardLayout(total_);
+      divided ? ShardLayout(total_, sharding.ranks->size(), sharding_.window) : ShardLayout(total_);
   if (ranks()) compare_with_ranks(dtype, place);
   const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
   const bool own_master = dtype != wide && place != MasterWeights::kNone;

@@ -26,8 +26,9 @@ struct Sharding {
   ReducePolicy policy = ReducePolicy::kKeepFull;
   /// Elements of a window, which is what one collective moves; rounded up to what can be divided.
   /// Where values are divided, each rank has room for a few whole windows of them: more than the
-  /// largest parameter has need not be.
-  std::int64_t window = std::int64_t{1} << 23;
+  /// largest parameter has need not be. 0: 2^23 on CUDA; on the cpu 2^20, which stay in its cache
+  /// and leave earlier (docs/distributed.md, Measuring).
+  std::int64_t window = 0;
   /// Of the first collective, where nothing is divided.
   std::int64_t first_window = std::int64_t{1} << 18;
 };

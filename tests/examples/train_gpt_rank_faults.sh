@@ -72,6 +72,7 @@ refused "--warmup (9) must be smaller than --steps (5)" --steps 5 --warmup 9
 run -n 2 "${small[@]}" --out "$work/diverged" --steps 20 --save-every 1 --optimizer sgd --lr 1e6 --clip 0 --max-skipped 3
 expect_rc 79 "a loss that is not finite"
 grep -q "3 steps in a row were skipped" "$work/stdout" "$work/stderr" || fail "it is not said how often"
+grep -q "rank 1 had gradients that were not finite" "$work/stdout" "$work/stderr" || fail "it is not said who"
 
 [ "$failures" = 0 ] && echo "all well"
 exit $((failures > 0))
