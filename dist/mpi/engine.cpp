@@ -222,9 +222,9 @@ void MpiEngine::end(MpiJob& job) {
   recorder_.mark(job.record_, FlightRecorder::State::kEnded);
   const auto keep = std::move(job.channel_.jobs.front());
   job.channel_.jobs.pop_front();
-  // The program may hold the work for long, the tensors it need not.
-  std::vector<Tensor> tensors;
-  tensors.swap(job.tensors_);
+  // The program may hold the work for long, the tensors it need not; once it has waited, they are
+  // its own.
+  std::vector<Tensor>().swap(job.tensors_);
   job.transfer_ = nullptr;
   job.start_ = nullptr;
   const std::lock_guard lock(mutex_);

@@ -186,6 +186,16 @@ void in_flight(Communicator& ranks) {
                  [&](std::int64_t i) { return combined(ReduceOp::kSum, ranks.size(), i); });
 }
 
+/// Whoever has waited may count on the memory: a plan of peaks does.
+void released(Communicator& ranks) {
+  for (int k = 0; k < 400; ++k) {
+    const Tensor t = made<float>(ranks.rank(), 10);
+    const CollectiveWorkPtr work = ranks.all_reduce(t, ReduceOp::kSum, "released");
+    work->wait();
+    expect(t.use_count() == 1, "what has ended holds no tensor");
+  }
+}
+
 void groups(Communicator& ranks) {
   const int rank = ranks.rank(), size = ranks.size();
   const auto half = ranks.split(rank % 2, -rank);  // in the reverse order
@@ -251,6 +261,7 @@ int main(int argc, char** argv) {
   every_size(ranks);
   rounding(ranks);
   in_flight(ranks);
+  released(ranks);
   groups(ranks);
   refusals(ranks);
   const int rank = ranks.rank();
