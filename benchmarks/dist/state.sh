@@ -10,7 +10,7 @@ root=$(realpath "$(dirname "$0")/../..")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-parameters=10844160
+parameters=10770432
 mib() { awk -v n="$1" 'BEGIN {printf "%.1f", n / 1048576}'; }
 printf '%5s %-16s %10s %10s %10s %14s %12s\n' ranks divided parameter gradient optimizer together_MiB formula_MiB
 for ranks in "$@"; do
