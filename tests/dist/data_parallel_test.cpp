@@ -196,7 +196,7 @@ TEST_CASE("data parallel: nothing is sent while micro-batches accumulate; B13, B
       const auto order = in_order(4);
       step.run(4, [&](std::int64_t first, std::int64_t n) {
         sent.push_back(world.stats().collectives - before);
-        return m.loss(4 * world.rank() + first, n, order, [&] {
+        return m.loss(4 * world.rank() + first, n, order, [&, first] {
           // The loss's backward is at its last parameter: all other buckets are on their way, if
           // this is the last micro-batch.
           const auto now = world.stats().collectives - before;
