@@ -40,6 +40,24 @@ TEST_CASE("self: collectives of one rank leave values as they are, and copy wher
   CHECK(self->stats().bytes == 0);
 }
 
+TEST_CASE("B28: one rank loses no element at the end, whatever the number") {
+  const auto self = self_communicator();
+  for (int count = 1; count < 3 * 32; ++count) {
+    std::vector<bfloat16> values;
+    for (int i = 0; i < count; ++i) values.emplace_back(static_cast<float>(i + 1));
+    const Tensor in = Tensor::from(values, {count});
+    const Tensor out = Tensor::zeros({count}, DType::kBF16);
+    self->reduce_scatter(in, out, ReduceOp::kSum, "out of place")->wait();
+    self->all_reduce(in, ReduceOp::kSum, "in place")->wait();
+    const auto got = out.to_vector<bfloat16>(), kept = in.to_vector<bfloat16>();
+    int wrong = 0;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      wrong += static_cast<float>(got[i]) != static_cast<float>(values[i]) ||
+               static_cast<float>(kept[i]) != static_cast<float>(values[i]);
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("self: what comes later on another stream sees the copy") {
   const auto self = self_communicator();
   const Tensor t = Tensor::from(std::vector<float>{1, 2}, {2});

@@ -5,7 +5,7 @@
 using namespace accrue;
 using namespace accrue::test;
 
-TEST_CASE("B17, B27: sharded state and gradients over 1 to 8 ranks, the step of one rank",
+TEST_CASE("B17, B18, B27: sharded state and gradients over 1 to 8 ranks, the step of one rank",
           "[optim][sharding]") {
   const bool cpu = default_device().is_cpu();
   const int ranks = GENERATE(1, 2, 3, 4, 6, 8);
