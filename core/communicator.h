@@ -14,7 +14,8 @@ namespace accrue {
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMin, kBitOr };
 std::string_view name_of(ReduceOp op);  // "sum", "max", "min", "bit_or"
 
-/// A collective on its way. It keeps the tensors alive until it has ended.
+/// A collective on its way. It keeps the tensors alive until it has ended, and has let go of them
+/// when wait() returns (on cuda wait_on(the stream that was current at its call)).
 class CollectiveWork {
  public:
   virtual ~CollectiveWork() = default;

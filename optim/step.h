@@ -26,7 +26,8 @@ struct StepOptions {
   /// bucket. The host then waits for the device.
   bool find_not_finite = false;
   /// With several ranks: after every so many updates they compare the bits of their weights (an
-  /// error on all that names who differs from the majority). 0: never.
+  /// error on all that names who differs from the majority; what they divide has no second copy and
+  /// is not compared). 0: never.
   int compare_every = 0;
 };
 

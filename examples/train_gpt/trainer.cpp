@@ -65,7 +65,7 @@ Trainer::Trainer(const Options& o, std::int64_t vocabulary, Device device,
           .grain = o.grain,
           .numerics = o.numerics == "exact" ? optim::Numerics::kExact : optim::Numerics::kDefault,
           .find_not_finite = ranks != nullptr,
-          .compare_every = knobs.stage == ShardStage::kParameters ? 0 : 100});
+          .compare_every = 100});
 }
 
 optim::BatchReport Trainer::step(const data::Batch& batch, std::int64_t window) {

@@ -1,31 +1,17 @@
 #!/usr/bin/env bash
 # train_gpt on several processes when something goes wrong: signals while it saves, flags that are no flags, losses
 # that are no numbers. Usage: train_gpt_rank_faults.sh <train_gpt> <text file> <folder>
-set -uo pipefail
-program=$(realpath "$1")
-text=$2
-work=$(realpath -m "$3")
-rm -rf "$work"
-mkdir -p "$work"
+source "${BASH_SOURCE[0]%/*}/train_gpt_common.sh" "$@"
 head -c 20000 "$text" > "$work/text.txt"
-export OMP_WAIT_POLICY=passive
-failures=0
 
-fail() {
-  echo "FAILED: $*"
-  sed 's/^/    | /' "$work/stderr"
-  failures=$((failures + 1))
-}
 small=(--device cpu --data "$work/text.txt" --layers 2 --channels 16 --heads 2 --context 16 --dropout 0.1 --batch 7
   --eval-every 0 --sample 0 --no-pictures --threads 1 --hash --numerics exact --schedule constant --warmup 2)
-run() { # run <arguments...>: sets rc
-  timeout -k 5 60 "$program" "$@" > "$work/stdout" 2> "$work/stderr"
-  rc=$?
+train() { # train <arguments...>
+  run timeout -k 5 60 "$program" "$@"
 }
-expect_rc() { [ "$rc" = "$1" ] || fail "$2: exit code $rc, expected $1"; }
 
 # 13: one rank is told to stop, and then, while they save, all are told again and again. Nothing comes of that.
-run "${small[@]}" --out "$work/straight" --steps 30 --save-every 0
+train "${small[@]}" --out "$work/straight" --steps 30 --save-every 0
 expect_rc 0 "a straight run on one rank"
 straight=$(grep -E '^weights [0-9a-f]{16}$' "$work/stdout")
 "$program" -n 2 "${small[@]}" --out "$work/stopped" --steps 30 --save-every 1 > "$work/stdout" 2> "$work/stderr" &
@@ -47,7 +33,7 @@ wait $launcher
 rc=$?
 expect_rc 81 "told to stop, again and again"
 [ "$again" -ge 2 ] || fail "the second signal came too late"
-run -n 3 --resume "$work/stopped"
+train -n 3 --resume "$work/stopped"
 expect_rc 0 "going on with three ranks"
 grep -qxF "$straight" "$work/stdout" || fail "gone on after signals: not the weights of a straight run"
 
@@ -55,7 +41,7 @@ grep -qxF "$straight" "$work/stdout" || fail "gone on after signals: not the wei
 refused() { # refused <words> <arguments...>
   local words=$1
   shift
-  run -n 2 --out "$work/refused" --data "$work/text.txt" "$@"
+  train -n 2 --out "$work/refused" --data "$work/text.txt" "$@"
   expect_rc 2 "$*"
   [ "$(grep -cF -- "$words" "$work/stderr")" = 2 ] || fail "$*: not both ranks say: $words"
   [ ! -e "$work/refused" ] || fail "$*: a folder was made"
@@ -69,10 +55,9 @@ refused "--numerics" --numerics both
 refused "--warmup (9) must be smaller than --steps (5)" --steps 5 --warmup 9
 
 # 25: no finite gradient, step after step.
-run -n 2 "${small[@]}" --out "$work/diverged" --steps 20 --save-every 1 --optimizer sgd --lr 1e6 --clip 0 --max-skipped 3
+train -n 2 "${small[@]}" --out "$work/diverged" --steps 20 --save-every 1 --optimizer sgd --lr 1e6 --clip 0 --max-skipped 3
 expect_rc 79 "a loss that is not finite"
 grep -q "3 steps in a row were skipped" "$work/stdout" "$work/stderr" || fail "it is not said how often"
 grep -q "rank 1 had gradients that were not finite" "$work/stdout" "$work/stderr" || fail "it is not said who"
 
-[ "$failures" = 0 ] && echo "all well"
-exit $((failures > 0))
+end
