@@ -186,7 +186,7 @@ expect_rc 0 "exact numerics"
 exact_hash=$(hash_of)
 train exact-again "${exact[@]}" --memory 100KiB
 least_exact=$(sed -nE 's/.*The smallest that works is ([0-9]+) bytes.*/\1/p' <<< "$err")
-for knobs in "--micro 1" "--micro 3 --threads 3" "--micro 5 --recompute mlps" "--micro 10 --recompute blocks" "--memory $least_exact" \
+for knobs in "--micro 1" "--micro 2" "--micro 3 --threads 3" "--micro 5 --recompute mlps" "--micro 8" "--micro 10 --recompute blocks" "--recompute blocks --offload yes" "--memory $least_exact" \
   "--loss-rows 1" "--loss-rows 16 --recompute blocks --mlp-rows 5" "--loss-rows 500 --mlp-rows 12 --recompute mlps"; do
   # shellcheck disable=SC2086
   train exact-again "${exact[@]}" $knobs
