@@ -1,5 +1,6 @@
 // Exact mode where logits and MLPs are cut into tiles: docs/numerics.md.
 #include "tests/optim/exact_training.h"
+#include "tests/support/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -11,7 +12,7 @@ TEST_CASE("exact: one hash over the rows of logits and MLPs", "[optim][exact]") 
   const DType dtype = shape == nn::GptShape::kGpt2 ? DType::kF32 : DType::kBF16;
   const bool cpu = default_device().is_cpu();
   const std::int64_t samples = cpu ? 6 : 2;
-  const std::uint64_t steps = cpu ? 10 : 1;
+  const std::uint64_t steps = cpu ? cases(10, 2) : 1;
   const auto train = [&](const ActivationPolicy& policy) {
     ExactTraining t(shape, dtype);
     t.gpt.activations = policy;

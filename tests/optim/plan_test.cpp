@@ -26,7 +26,7 @@ TEST_CASE("plan: the predicted peak is the measured one, to the byte", "[optim][
 
 TEST_CASE("plan: a chain of blocks is composed to the byte", "[optim][plan][memory]") {
   std::mt19937 random(5);
-  for (int i = 0; i < (on_cpu() ? 40 : 5); ++i) {
+  for (int i = 0; i < (on_cpu() ? cases(40, 10) : 5); ++i) {
     const Program p = random_program(random);
     Knobs k = random_knobs(p, random);
     INFO(text_of(p, k));
