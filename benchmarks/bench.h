@@ -23,6 +23,9 @@ struct Case {
   /// before timing.
   std::function<double()> error;
   double tolerance = 1e-5;
+  /// Why the case cannot be run here, with who says so ("cuDNN declined: ..."): it then has a line
+  /// without figures. "" where it can.
+  std::function<std::string()> declined{};
   bool reads_only = false;  // writes next to nothing: the ceiling is reading, not copying
 };
 

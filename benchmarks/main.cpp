@@ -38,6 +38,10 @@ int list(const Options& o) {
 
 void print(const Measured& m) {
   std::printf("%-26s %-18s %-9s", m.kernel.c_str(), m.size.c_str(), name_of(m.dtype).data());
+  if (!m.declined.empty()) {
+    std::printf("  %s\n", m.declined.c_str());
+    return;
+  }
   if (m.seconds > 0)
     std::printf(" %10.1f us %5.1f%% %9.1f %-7s %5.0f%%", m.seconds * 1e6, m.spread * 100, m.rate,
                 m.compute ? "GFLOP/s" : "GB/s", m.ceiling > 0 ? m.rate / m.ceiling * 100 : 0.0);
@@ -48,6 +52,12 @@ void print(const Measured& m) {
 }
 
 nlohmann::json as_json(const Measured& m) {
+  if (!m.declined.empty())
+    return {{"op", m.op},
+            {"kernel", m.kernel},
+            {"size", m.size},
+            {"dtype", name_of(m.dtype)},
+            {"declined", m.declined}};
   return {{"op", m.op},           {"kernel", m.kernel},
           {"size", m.size},       {"dtype", name_of(m.dtype)},
           {"error", m.error},     {"tolerance", m.tolerance},

@@ -159,6 +159,11 @@ std::vector<Measured> measure_op(const Op& op, const std::function<bool(const Ca
         Measured m{op.name, c.kernel, c.size, c.dtype};
         m.tolerance = c.tolerance;
         m.compute = c.flops > 0;
+        if (c.declined) m.declined = c.declined();
+        if (!m.declined.empty()) {
+          entries[number] = {std::move(m)};
+          return;
+        }
         c.run();
         m.error = c.error ? c.error() : std::nan("");
         m.right = m.error <= m.tolerance;
@@ -171,7 +176,8 @@ std::vector<Measured> measure_op(const Op& op, const std::function<bool(const Ca
         op,
         [&](std::size_t number, const Case&) {
           const auto at = entries.find(number);
-          return at != entries.end() && at->second.measured.right;
+          return at != entries.end() && at->second.measured.right &&
+                 at->second.measured.declined.empty();
         },
         [&](std::size_t number, Case c) { time_it(entries[number], std::move(c)); });
     set_row_scale(1);

@@ -29,6 +29,7 @@ struct Measured {
   double rate = 0;                 // GB/s or GFLOP/s
   double ceiling = 0;              // of the same unit, measured in the same rounds
   bool compute = false;            // GFLOP/s
+  std::string declined{};          // why there are no figures; "" where there are
 };
 
 struct Ceilings {

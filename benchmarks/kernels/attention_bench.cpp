@@ -1,15 +1,20 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
+#include <accrue/config.h>
 #include <accrue/kernels/attention/attention.h>
 #include <accrue/kernels/gemm.h>
 #include "benchmarks/bench.h"
+#if ACCRUE_HAS_CUDA
+  #include <accrue/kernels/cuda/cudnn_attention.h>
+#endif
 
 namespace accrue::bench {
 namespace {
 struct Buffers {
   std::int64_t batch, time, heads, dim;
-  bool causal;
+  bool causal, has_y = false;
   Tensor qkv, dy, y, lse, dqkv, scratch, library;
 
   Buffers(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d, bool mask, DType type)
@@ -35,35 +40,40 @@ struct Buffers {
             t.dtype(),
             {batch, time, heads, dim}};
   }
-  void forward() const {
-    kernels::attention_forward(qkv.stream(), {.q = part(qkv, 0),
-                                              .k = part(qkv, 1),
-                                              .v = part(qkv, 2),
-                                              .q_stride = 3 * heads * dim,
-                                              .kv_stride = 3 * heads * dim,
-                                              .y = y.view(),
-                                              .lse = lse.view(),
-                                              .workspace = scratch.view(),
-                                              .causal = causal,
-                                              .scale = scale(),
-                                              .library_workspace = library.view()});
+  kernels::AttentionForward forward() const {
+    return {.q = part(qkv, 0),
+            .k = part(qkv, 1),
+            .v = part(qkv, 2),
+            .q_stride = 3 * heads * dim,
+            .kv_stride = 3 * heads * dim,
+            .y = y.view(),
+            .lse = lse.view(),
+            .workspace = scratch.view(),
+            .causal = causal,
+            .scale = scale(),
+            .library_workspace = library.view()};
   }
-  void backward() const {
-    kernels::attention_backward(qkv.stream(), {.dy = dy,
-                                               .q = part(qkv, 0),
-                                               .k = part(qkv, 1),
-                                               .v = part(qkv, 2),
-                                               .q_stride = 3 * heads * dim,
-                                               .kv_stride = 3 * heads * dim,
-                                               .y = y,
-                                               .lse = lse,
-                                               .dq = {part(dqkv, 0)},
-                                               .dk = {part(dqkv, 1)},
-                                               .dv = {part(dqkv, 2)},
-                                               .workspace = scratch.view(),
-                                               .causal = causal,
-                                               .scale = scale(),
-                                               .library_workspace = library.view()});
+  kernels::AttentionBackward backward() const {
+    return {.dy = dy,
+            .q = part(qkv, 0),
+            .k = part(qkv, 1),
+            .v = part(qkv, 2),
+            .q_stride = 3 * heads * dim,
+            .kv_stride = 3 * heads * dim,
+            .y = y,
+            .lse = lse,
+            .dq = {part(dqkv, 0)},
+            .dk = {part(dqkv, 1)},
+            .dv = {part(dqkv, 2)},
+            .workspace = scratch.view(),
+            .causal = causal,
+            .scale = scale(),
+            .library_workspace = library.view()};
+  }
+  void run_forward() const { kernels::attention_forward(qkv.stream(), forward()); }
+  void run_backward() {
+    if (!std::exchange(has_y, true)) run_forward();
+    kernels::attention_backward(qkv.stream(), backward());
   }
   double scale() const { return 1 / std::sqrt(static_cast<double>(dim)); }
   double pairs() const {  // of a query and a key that it sees
@@ -72,17 +82,23 @@ struct Buffers {
   }
 };
 
-// Calls f with the provider chosen; false: there is none.
 template <class F>
-bool by(AttentionProvider provider, F&& f) {
-  try {
-    set_attention_provider(provider);
-  } catch (const Error&) {
-    return false;
-  }
+void by(AttentionProvider provider, F&& f) {
+  set_attention_provider(provider);
   f();
   set_attention_provider(AttentionProvider::kAutomatic);
-  return true;
+}
+
+template <class Args>
+std::string declined(const Args& a) {
+  std::string why = "not on a CUDA device";
+#if ACCRUE_HAS_CUDA
+  if (default_device().is_cuda())
+    why = kernels::cuda::cudnn_attention_refusal(current_stream(default_device()), a);
+#else
+  static_cast<void>(a);
+#endif
+  return why.empty() ? why : "cuDNN declined: " + why;
 }
 
 std::vector<double> values_of(const Tensor& t) {
@@ -169,24 +185,25 @@ ACCRUE_BENCH(attention) {
       const auto b = std::make_shared<Buffers>(s.batch, s.time, s.heads, s.dim, s.causal, type);
       const double tolerance = type == DType::kBF16 ? 2e-2 : 1e-5;
       const double products = 2.0 * b->pairs() * static_cast<double>(s.dim);
-      b->forward();
       for (const auto provider : {AttentionProvider::kOwn, AttentionProvider::kCudnn}) {
         const bool own = provider == AttentionProvider::kOwn;
-        if (!own && (type != DType::kBF16 || !is_gpu() || !by(provider, [] {}))) continue;
+        if (!own && type != DType::kBF16) continue;
         add({.kernel = own ? "attention_forward" : "attention_forward_cudnn",
              .size = s.name,
              .dtype = type,
              .flops = 2 * products,
-             .run = [=] { by(provider, [&] { b->forward(); }); },
+             .run = [=] { by(provider, [&] { b->run_forward(); }); },
              .error = [b] { return error_of_first_head(b->y, 1, *b, Plain(*b).y); },
-             .tolerance = tolerance});
+             .tolerance = tolerance,
+             .declined = [=] { return own ? "" : declined(b->forward()); }});
         add({.kernel = own ? "attention_backward" : "attention_backward_cudnn",
              .size = s.name,
              .dtype = type,
              .flops = 5 * products,
-             .run = [=] { by(provider, [&] { b->backward(); }); },
+             .run = [=] { by(provider, [&] { b->run_backward(); }); },
              .error = [b] { return error_of_first_head(b->dqkv, 3, *b, Plain(*b).dqkv); },
-             .tolerance = tolerance});
+             .tolerance = tolerance,
+             .declined = [=] { return own ? "" : declined(b->backward()); }});
       }
     }
 }

@@ -142,17 +142,24 @@ class Pass {
   Node scale_;
 };
 
-// What the library is asked for at all. A causal query that sees no key has another lse there.
-bool fits(const CudnnAttention& p) {
-  return p.dtype == DType::kBF16 && p.q.numel() > 0 && p.kv.numel() > 0 && p.q[3] % 8 == 0 &&
-         p.q_stride % 8 == 0 && p.kv_stride % 8 == 0 && (!p.causal || p.q[1] <= p.kv[1]) &&
-         p.q[0] * p.q[1] * std::max(p.q_stride, p.q[2] * p.q[3]) < kMostElements &&
-         p.kv[0] * p.kv[1] * std::max(p.kv_stride, p.kv[2] * p.kv[3]) < kMostElements;
+// Why the library is not even asked; "" where it is. A causal query that sees no key has another
+// lse there.
+std::string refusal_of(const CudnnAttention& p) {
+  if (p.dtype != DType::kBF16) return detail::concat(p.dtype, " is not bfloat16");
+  if (p.q.numel() == 0 || p.kv.numel() == 0) return "there are no queries or no keys";
+  if (p.q[3] % 8 != 0 || p.q_stride % 8 != 0 || p.kv_stride % 8 != 0)
+    return "head_dim or a stride is no multiple of 8";
+  if (p.causal && p.q[1] > p.kv[1]) return "it is causal with more queries than keys";
+  if (p.q[0] * p.q[1] * std::max(p.q_stride, p.q[2] * p.q[3]) >= kMostElements ||
+      p.kv[0] * p.kv[1] * std::max(p.kv_stride, p.kv[2] * p.kv[3]) >= kMostElements)
+    return "a tensor has 2^31 elements or more";
+  return {};
 }
 
 struct Ready {
   CudnnPlan plan;
   std::vector<CudnnNumber> numbers;
+  std::string refusal = "it has no deterministic plan in this workspace";  // where there is no plan
 };
 // Plans that were made, also those that there are not: making one compiles a kernel.
 std::shared_ptr<const Ready> kept_plan(Device device, const CudnnAttention& p, std::int64_t images,
@@ -184,6 +191,7 @@ std::shared_ptr<const Ready> kept_plan(Device device, const CudnnAttention& p, s
     ready->numbers = graph.numbers();
   } catch (const Error& e) {
     if (e.code() != ErrorCode::kUnsupported) throw;
+    ready->refusal = e.what();
   }
   return plans.emplace(key, std::move(ready)).first->second;
 }
@@ -202,38 +210,62 @@ struct Operand {
   const void* data;
   std::int64_t bytes_per_image;
 };
-bool run(Stream stream, const CudnnAttention& p, const View& workspace,
-         const std::vector<Operand>& operands) {
-  if (ACCRUE_CUDA_SIM || attention_provider() != AttentionProvider::kCudnn || !fits(p) ||
-      !has_cudnn_attention() || !is_known(stream.device, p.backward))
-    return false;
-  for (const Operand& o : operands)
-    if (reinterpret_cast<std::uintptr_t>(o.data) % 16 != 0) return false;
+// A pass as it is called.
+struct Request {
+  CudnnAttention problem;
+  View workspace;
+  std::vector<Operand> operands;
+  std::string refusal{};  // of the arguments
+};
+struct Choice {
+  std::shared_ptr<const Ready> ready{};
+  std::int64_t images = 0;  // of one run
+  std::string refusal{};    // or else why there is none
+};
+
+Choice choose(Stream stream, const Request& r) {
+  const auto refused = [](std::string why) { return Choice{.refusal = std::move(why)}; };
+  const CudnnAttention& p = r.problem;
+  if (!r.refusal.empty()) return refused(r.refusal);
+  if (std::string why = refusal_of(p); !why.empty()) return refused(std::move(why));
+  for (const Operand& o : r.operands)
+    if (reinterpret_cast<std::uintptr_t>(o.data) % 16 != 0)
+      return refused("an address is no multiple of 16");
+  if (ACCRUE_CUDA_SIM) return refused("the device is simulated");
+  if (!has_cudnn_attention()) return refused("cuDNN 9.16 or later was not found");
+  if (!is_known(stream.device, p.backward))
+    return refused("its order of additions is not known on this device");
+  std::string why;
   // The whole batch, or with too little workspace for that one entry after the other.
   for (const std::int64_t images : {p.q[0], std::int64_t{1}}) {
     bool aligned = true;
-    for (const Operand& o : operands)
+    for (const Operand& o : r.operands)
       aligned = aligned && (images == p.q[0] || o.bytes_per_image % 16 == 0);
     if (!aligned) continue;
-    const auto ready = kept_plan(stream.device, p, images, workspace ? workspace.bytes() : 0);
-    if (!ready->plan) continue;
-    for (std::int64_t first = 0; first < p.q[0]; first += images) {
-      std::vector<std::int64_t> uids;
-      std::vector<void*> pointers;
-      for (const Operand& o : operands) {
-        uids.push_back(o.uid);
-        pointers.push_back(static_cast<char*>(const_cast<void*>(o.data)) +
-                           first * o.bytes_per_image);
-      }
-      for (const CudnnNumber& n : ready->numbers) {
-        uids.push_back(n.uid);
-        pointers.push_back(const_cast<std::uint32_t*>(&n.bits));
-      }
-      cudnn_execute(stream, ready->plan, uids, pointers, workspace.ptr);
-    }
-    return true;
+    auto ready = kept_plan(stream.device, p, images, r.workspace ? r.workspace.bytes() : 0);
+    if (ready->plan) return {.ready = std::move(ready), .images = images};
+    why = ready->refusal;
   }
-  return false;
+  return refused(std::move(why));
+}
+
+bool run(Stream stream, const Request& r) {
+  const Choice c = choose(stream, r);
+  if (!c.refusal.empty()) return false;
+  for (std::int64_t first = 0; first < r.problem.q[0]; first += c.images) {
+    std::vector<std::int64_t> uids;
+    std::vector<void*> pointers;
+    for (const Operand& o : r.operands) {
+      uids.push_back(o.uid);
+      pointers.push_back(static_cast<char*>(const_cast<void*>(o.data)) + first * o.bytes_per_image);
+    }
+    for (const CudnnNumber& n : c.ready->numbers) {
+      uids.push_back(n.uid);
+      pointers.push_back(const_cast<std::uint32_t*>(&n.bits));
+    }
+    cudnn_execute(stream, c.ready->plan, uids, pointers, r.workspace.ptr);
+  }
+  return true;
 }
 
 template <class Args>
@@ -256,6 +288,39 @@ struct Bytes {
         y(p.q[1] * p.q[2] * p.q[3] * 2),
         row(p.q[1] * p.q[2] * 4) {}
 };
+
+Request request(const AttentionForward& a) {
+  const CudnnAttention p = problem(a, false);
+  const Bytes b(p);
+  return {p,
+          a.library_workspace,
+          {{kQ, a.q.ptr, b.q},
+           {kK, a.k.ptr, b.kv},
+           {kV, a.v.ptr, b.kv},
+           {kY, a.y.ptr, b.y},
+           {kLse, a.lse.ptr, b.row}}};
+}
+Request request(const AttentionBackward& a) {
+  const CudnnAttention p = problem(a, true);
+  const Bytes b(p);
+  Request out{p,
+              a.library_workspace,
+              {{kQ, a.q.ptr, b.q},
+               {kK, a.k.ptr, b.kv},
+               {kV, a.v.ptr, b.kv},
+               {kY, a.y.ptr, b.y},
+               {kLse, a.lse.ptr, b.row},
+               {kDy, a.dy.ptr, b.y},
+               {kDelta, a.workspace.ptr, b.row},
+               {kDq, a.dq.dst.ptr, b.q},
+               {kDk, a.dk.dst.ptr, b.kv},
+               {kDv, a.dv.dst.ptr, b.kv}}};
+  for (const GradSink* sink : {&a.dq, &a.dk, &a.dv})
+    if (!*sink || sink->dst.dtype != a.q.dtype || sink->alpha != 1 || sink->beta != 0)
+      out.refusal = "a gradient is missing, of another dtype, scaled or added to something";
+  return out;
+}
+bool is_chosen() { return attention_provider() == AttentionProvider::kCudnn; }
 }  // namespace
 
 bool has_cudnn_attention() {
@@ -264,42 +329,32 @@ bool has_cudnn_attention() {
 }
 
 bool cudnn_attention_forward(Stream stream, const AttentionForward& a) {
-  const CudnnAttention p = problem(a, false);
-  const Bytes b(p);
-  return run(stream, p, a.library_workspace,
-             {{kQ, a.q.ptr, b.q},
-              {kK, a.k.ptr, b.kv},
-              {kV, a.v.ptr, b.kv},
-              {kY, a.y.ptr, b.y},
-              {kLse, a.lse.ptr, b.row}});
+  return is_chosen() && run(stream, request(a));
 }
 bool cudnn_attention_backward(Stream stream, const AttentionBackward& a) {
-  for (const GradSink* sink : {&a.dq, &a.dk, &a.dv})
-    if (!*sink || sink->dst.dtype != a.q.dtype || sink->alpha != 1 || sink->beta != 0) return false;
-  const CudnnAttention p = problem(a, true);
-  const Bytes b(p);
-  return run(stream, p, a.library_workspace,
-             {{kQ, a.q.ptr, b.q},
-              {kK, a.k.ptr, b.kv},
-              {kV, a.v.ptr, b.kv},
-              {kY, a.y.ptr, b.y},
-              {kLse, a.lse.ptr, b.row},
-              {kDy, a.dy.ptr, b.y},
-              {kDelta, a.workspace.ptr, b.row},
-              {kDq, a.dq.dst.ptr, b.q},
-              {kDk, a.dk.dst.ptr, b.kv},
-              {kDv, a.dv.dst.ptr, b.kv}});
+  return is_chosen() && run(stream, request(a));
+}
+std::string cudnn_attention_refusal(Stream stream, const AttentionForward& a) {
+  return choose(stream, request(a)).refusal;
+}
+std::string cudnn_attention_refusal(Stream stream, const AttentionBackward& a) {
+  return choose(stream, request(a)).refusal;
 }
 bool cudnn_has_engine(const CudnnAttention& problem, const std::string& device,
                       std::int64_t workspace) {
-  if (!fits(problem)) return false;
+  if (!refusal_of(problem).empty()) return false;
   return cudnn_has_engine(Pass(problem, problem.q[0]).take().operations(),
                           CudnnTarget::described(device), {.workspace = workspace});
 }
 #else
+namespace {
+constexpr const char* kNoHeaders = "this build was made without cuDNN's headers";
+}
 bool has_cudnn_attention() { return false; }
 bool cudnn_attention_forward(Stream, const AttentionForward&) { return false; }
 bool cudnn_attention_backward(Stream, const AttentionBackward&) { return false; }
+std::string cudnn_attention_refusal(Stream, const AttentionForward&) { return kNoHeaders; }
+std::string cudnn_attention_refusal(Stream, const AttentionBackward&) { return kNoHeaders; }
 bool cudnn_has_engine(const CudnnAttention&, const std::string&, std::int64_t) { return false; }
 #endif
 }  // namespace accrue::kernels::cuda

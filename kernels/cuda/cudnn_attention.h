@@ -18,6 +18,11 @@ bool has_cudnn_attention();
 bool cudnn_attention_forward(Stream stream, const AttentionForward& a);
 bool cudnn_attention_backward(Stream stream, const AttentionBackward& a);
 
+/// Why cuDNN does not compute the pass; "" where it does, once the provider is kCudnn. Asking
+/// prepares the plan, so the first call of a shape takes seconds; nothing is enqueued.
+std::string cudnn_attention_refusal(Stream stream, const AttentionForward& a);
+std::string cudnn_attention_refusal(Stream stream, const AttentionBackward& a);
+
 struct CudnnAttention {
   bool backward = false;
   DType dtype = DType::kBF16;

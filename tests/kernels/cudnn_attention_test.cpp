@@ -113,6 +113,63 @@ TEST_CASE("cuDNN engines for attention stay inside the workspace; nonsense has n
   CHECK_THROWS_AS(cudnn_has_engine(problem(z, false, true, true), "{}", kWorkspace), Error);
 }
 
+TEST_CASE("cuDNN says why it declines a pass of attention", "[kernels][cudnn]") {
+  // Only the arguments are looked at, so the host's memory does.
+  struct Pass {
+    Sizes z;
+    bool causal = true;
+    DType dtype = DType::kBF16;
+    std::int64_t shift = 0;  // elements before q
+    GradSink dq{};
+    std::string forward() const { return refusal(false); }
+    std::string backward() const { return refusal(true); }
+    std::string refusal(bool back) const {
+      const auto like = [&](const Shape& s) { return Tensor::zeros(s, dtype, Device::cpu()); };
+      const Tensor room = like({z.q().numel() + shift}), k = like(z.kv()), y = like(z.q());
+      const Tensor lse = Tensor::zeros({z.batch, z.heads, z.queries}, DType::kF32, Device::cpu());
+      const Tensor q = room.window(shift, z.q());
+      const Stream stream = current_stream(default_device());
+      if (!back)
+        return cudnn_attention_refusal(stream, AttentionForward{.q = q,
+                                                                .k = k,
+                                                                .v = k,
+                                                                .y = y.view(),
+                                                                .lse = lse.view(),
+                                                                .workspace = {},
+                                                                .causal = causal});
+      GradSink first = dq;
+      first.dst = y.view();
+      return cudnn_attention_refusal(stream, AttentionBackward{.dy = y,
+                                                               .q = q,
+                                                               .k = k,
+                                                               .v = k,
+                                                               .y = y,
+                                                               .lse = lse,
+                                                               .dq = first,
+                                                               .dk = {k.view()},
+                                                               .dv = {k.view()},
+                                                               .workspace = lse.view(),
+                                                               .causal = causal});
+    }
+  };
+  if (!has_cudnn_attention()) {
+    skip_test("cuDNN 9.16 or later is not installed");
+    return;
+  }
+  const Sizes z{2, 16, 16, 4, 4, 64};
+  CHECK(Pass{.z = z, .dtype = DType::kF32}.forward() == "float32 is not bfloat16");
+  CHECK(Pass{.z = {2, 0, 16, 4, 4, 64}}.forward() == "there are no queries or no keys");
+  CHECK(Pass{.z = {2, 16, 16, 4, 4, 20}}.forward() == "head_dim or a stride is no multiple of 8");
+  CHECK(Pass{.z = {2, 16, 8, 4, 4, 64}}.forward() == "it is causal with more queries than keys");
+  CHECK(Pass{.z = z, .shift = 1}.backward() == "an address is no multiple of 16");
+  CHECK(Pass{.z = z, .dq = {.beta = 1}}.backward() ==
+        "a gradient is missing, of another dtype, scaled or added to something");
+  #if ACCRUE_CUDA_SIM
+  CHECK(Pass{.z = z}.forward() == "the device is simulated");
+  CHECK(Pass{.z = z}.backward() == "the device is simulated");
+  #endif
+}
+
   #if !ACCRUE_CUDA_SIM
 namespace {
 struct ProviderScope {
