@@ -14,10 +14,18 @@ using namespace accrue::cuda;
 constexpr int kThreads = 256;
 constexpr unsigned kMostRows = 1024;  // blocks along the rows of a matrix; each takes several
 
+// Kernels count what lies in one image, tile or window in 32 bits, with room for the last block.
+int count_of(const char* what, std::int64_t n) {
+  ACCRUE_CHECK_SHAPE(n <= std::int64_t{1} << 30, "conv2d: ", what,
+                     " must be at most 2^30 on cuda, got ", n);
+  return static_cast<int>(n);
+}
+
 struct Axis {
   int input, taps, stride, padding, dilation, output;
   explicit Axis(const WindowAxis& a)
-      : input(static_cast<int>(a.input)),
+      : input(count_of("a padded side of x", a.input + 2 * a.padding) -
+              static_cast<int>(2 * a.padding)),
         taps(static_cast<int>(a.taps)),
         stride(static_cast<int>(a.stride)),
         padding(static_cast<int>(a.padding)),
@@ -31,7 +39,7 @@ struct Tile {
       : image(t.image),
         row(static_cast<int>(t.row)),
         rows(static_cast<int>(t.rows)),
-        pixels(static_cast<int>(t.images * t.rows * q)) {}
+        pixels(count_of("the pixels of a tile", t.images * t.rows * q)) {}
 };
 dim3 matrix_grid(std::int64_t rows, std::int64_t vectors) {
   return {blocks_for(vectors, kThreads),
@@ -81,7 +89,7 @@ template <class T>
 void unroll(Stream stream, const T* x, const Shape& shape, const WindowAxis& height,
             const WindowAxis& width, const Conv2dTile& t, T* columns) {
   const Tile tile(t, width.output);
-  const std::int64_t rows = shape[1] * height.taps * width.taps;
+  const int rows = count_of("the numbers of a window", shape[1] * height.taps * width.taps);
   const auto run = [&]<int V>() {
     launch(&unroll_kernel<V, T>, matrix_grid(rows, tile.pixels / V), kThreads, 0, stream, x,
            columns, static_cast<int>(shape[1]), Axis(height), Axis(width), tile);
@@ -134,12 +142,12 @@ void roll(Stream stream, const accumulate_t<T>* columns, const Shape& shape,
           const WindowAxis& height, const WindowAxis& width, const Conv2dTile& t,
           const GradSink& dx) {
   using C = accumulate_t<T>;
-  const std::int64_t inputs = t.inputs * shape[3], planes = t.images * shape[1];
+  const std::int64_t inputs = t.inputs * shape[3];
+  const int planes = count_of("the planes of a tile", t.images * shape[1]);
   const bool unit = height.stride == 1 && width.stride == 1;
   launch(unit ? &roll_kernel<true, C, G> : &roll_kernel<false, C, G>, matrix_grid(planes, inputs),
-         kThreads, 0, stream, columns, DeviceSink<G>(dx), static_cast<int>(planes),
-         static_cast<int>(shape[1]), static_cast<int>(t.input_row), inputs, Axis(height),
-         Axis(width), Tile(t, width.output));
+         kThreads, 0, stream, columns, DeviceSink<G>(dx), planes, static_cast<int>(shape[1]),
+         static_cast<int>(t.input_row), inputs, Axis(height), Axis(width), Tile(t, width.output));
 }
 
 // Between a tile's matrix (K, pixels) and (N, K, P, Q). An image's `run` pixels of the tile are
@@ -148,9 +156,9 @@ struct Runs {
   int channels, run, pixels;
   std::int64_t image, plane, offset;
   Runs(const Shape& y, const Conv2dTile& t)
-      : channels(static_cast<int>(y[1])),
+      : channels(count_of("the channels of y", y[1])),
         run(static_cast<int>(t.rows * y[3])),
-        pixels(static_cast<int>(t.images * t.rows * y[3])),
+        pixels(count_of("the pixels of a tile", t.images * t.rows * y[3])),
         image(t.image),
         plane(y[2] * y[3]),
         offset(t.row * y[3]) {}

@@ -111,6 +111,9 @@ void run(Stream stream, const T* x, const Shape& shape, const RopeOptions& optio
          const DeviceSink<G>& out) {
   using C = accumulate_t<T>;
   if (shape.numel() == 0) return;
+  constexpr std::int64_t kMostHeads = 1 << 25, kMostNumbers = 1 << 30;
+  ACCRUE_CHECK_SHAPE(shape[2] <= kMostHeads && shape[3] <= kMostNumbers,
+                     "rope: on cuda at most 2^25 heads of 2^30 numbers, got ", shape);
   const std::int64_t half = shape[3] / 2;
   const bool aligned =
       half % kPack<T> == 0 && accrue::cuda::is_aligned(x) && accrue::cuda::is_aligned(out.dst);
