@@ -6,7 +6,6 @@
 #include <accrue/kernels/add/add.h>
 #include <accrue/kernels/attention/attention.h>
 #include <accrue/kernels/dropout/dropout.h>
-#include <accrue/kernels/gelu/gelu.h>
 #include <accrue/kernels/residual_add/residual_add.h>
 #include <accrue/kernels/rope/rope.h>
 #include <accrue/kernels/swiglu/swiglu.h>
@@ -128,11 +127,7 @@ Mlp::Mlp(ParameterSet& set, const std::string& name, const GptConfig& c)
       path(intern(name)) {}
 
 Tensor Mlp::operator()(const Tensor& x) const {
-  if (c_fc) {
-    const Tensor h = (*c_fc)(x);
-    const NameScope scope(path);
-    return out(gelu(h, Gelu::kTanh));
-  }
+  if (c_fc) return out(c_fc->gelu(x));
   const Tensor gate = (*gate_proj)(x), up = (*up_proj)(x);
   const NameScope scope(path);
   return out(swiglu(gate, up));

@@ -27,6 +27,10 @@ Tensor Linear::operator()(const Tensor& x) const {
   const NameScope scope(path);
   return linear(x, weight->value, value_of(bias));
 }
+Tensor Linear::gelu(const Tensor& x) const {
+  const NameScope scope(path);
+  return linear_gelu(x, weight->value, value_of(bias));
+}
 
 Embedding::Embedding(ParameterSet& set, const std::string& name, std::int64_t count,
                      std::int64_t channels, Initializer weight_init)

@@ -25,6 +25,8 @@ struct Linear {
   /// Shares a weight that exists already (a tied output head).
   Linear(Parameter* tied_weight, const std::string& name);
   Tensor operator()(const Tensor& x) const;
+  /// Its tanh GELU: linear_gelu().
+  Tensor gelu(const Tensor& x) const;
 };
 
 /// y = weight[tokens]: int (...) -> (..., channels). Parameter: weight (count, channels), decayed.

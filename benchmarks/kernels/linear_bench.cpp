@@ -2,11 +2,18 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <accrue/config.h>
+#include <accrue/kernels/gelu/gelu.h>
+#include <accrue/kernels/gemm.h>
 #include <accrue/kernels/linear/linear.h>
 #include "benchmarks/bench.h"
+#if ACCRUE_HAS_CUDA
+  #include <accrue/kernels/cuda/gemm.h>
+  #include <accrue/kernels/linear/linear_products.h>
+#endif
 
 // Every matrix product of GPT-2 124M at 1024 rows: forward, and both gradients as backward makes
-// them (the weight gradient added to the float32 block).
+// them (the weight gradient added to the float32 block). The one with a GELU both ways.
 namespace accrue::bench {
 namespace {
 // On the host.
@@ -20,16 +27,20 @@ double value(const Tensor& t, std::int64_t i) {
 }
 
 // A float64 reference of every element would take longer than all timings: 64 elements, spread over
-// the matrix, are compared. term(i, j, l) is summed over l.
-template <class Term>
+// the matrix, are compared. term(i, j, l) is summed over l, and finish(sum) is what is wanted.
+struct Same {
+  double operator()(double sum) const { return sum; }
+};
+template <class Term, class Finish = Same>
 double sampled_error(const Tensor& got, std::int64_t rows, std::int64_t columns, std::int64_t inner,
-                     Term term) {
+                     Term term, Finish finish = {}) {
   const Tensor on_host = got.to(Device::cpu());
   double error = 0, scale = 1;
   for (std::int64_t s = 0; s < 64; ++s) {
     const std::int64_t i = s * 37 % rows, j = (s * 7919 + columns - 1) % columns;
     double want = 0;
     for (std::int64_t l = 0; l < inner; ++l) want += term(i, j, l);
+    want = finish(want);
     const double e = std::abs(value(on_host, i * columns + j) - want);
     if (std::isnan(e)) return std::numeric_limits<double>::infinity();
     error = std::max(error, e);
@@ -51,6 +62,56 @@ struct Problem {
         dy(random({r, o}, t, 3)),
         dx(Tensor::empty({r, i}, t)),
         dweight(Tensor::zeros({o, i}, DType::kF32)) {}
+};
+
+// linear_gelu of bfloat16, by one product or two steps.
+struct GeluProblem {
+  GeluEpilogue way;
+  Tensor x, weight, bias, h, y, workspace;
+  GeluProblem(GeluEpilogue e, std::int64_t rows, std::int64_t in, std::int64_t out)
+      : way(e),
+        x(random({rows, in}, DType::kBF16, 1)),
+        weight(random({out, in}, DType::kBF16, 2, -0.1, 0.1)),
+        bias(random({out}, DType::kBF16, 3)),
+        h(Tensor::empty({rows, out}, DType::kBF16)),
+        y(Tensor::empty({rows, out}, DType::kBF16)),
+        workspace(kernels::gemm_workspace(x.device())) {}
+  kernels::LinearForward args() const {
+    return {.x = x,
+            .weight = weight,
+            .bias = bias,
+            .y = h.view(),
+            .workspace = workspace.view(),
+            .gelu = y.view()};
+  }
+  void run() const {
+    kernels::LinearForward a = args();
+    if (way == GeluEpilogue::kOff) a.gelu = {};
+    kernels::linear_forward(x.stream(), a);
+    if (way == GeluEpilogue::kOff) kernels::gelu_forward(x.stream(), {.x = h, .y = y.view()});
+  }
+  std::string declined() const {
+    if (way == GeluEpilogue::kOff) return {};
+#if ACCRUE_HAS_CUDA
+    if (x.device().is_cuda())
+      return kernels::cuda::gemm_gelu(x.stream(), kernels::linear_y(args()), y.view().ptr)
+                 ? ""
+                 : "cuBLASLt declined: it has no such product";
+#endif
+    return "cuBLASLt declined: not on a CUDA device";
+  }
+  double error() const {
+    const Tensor a = x.to(Device::cpu()), w = weight.to(Device::cpu()), b = bias.to(Device::cpu());
+    const std::int64_t in = weight.shape()[1];
+    return sampled_error(
+        y, x.shape()[0], weight.shape()[0], in,
+        [&](auto i, auto j, auto l) {
+          return value(a, i * in + l) * value(w, j * in + l) + (l == 0 ? value(b, j) : 0);
+        },
+        [](double s) {
+          return s / 2 * (1 + std::tanh(0.7978845608 * (s + 0.044715 * s * s * s)));
+        });
+  }
 };
 }  // namespace
 
@@ -130,5 +191,17 @@ ACCRUE_BENCH(linear) {
                  });
                }});
     }
+  for (const GeluEpilogue way : {GeluEpilogue::kOn, GeluEpilogue::kOff}) {
+    constexpr std::int64_t kIn = 768, kOut = 3072;
+    const auto p = std::make_shared<GeluProblem>(way, kRows, kIn, kOut);
+    add({.kernel = way == GeluEpilogue::kOn ? "linear_gelu, one product" : "linear_gelu, two steps",
+         .size = "1024x768x3072",
+         .dtype = DType::kBF16,
+         .flops = 2.0 * static_cast<double>(kRows * kIn * kOut),
+         .run = [p] { p->run(); },
+         .error = [p] { return p->error(); },
+         .tolerance = 8e-3,
+         .declined = [p] { return p->declined(); }});
+  }
 }
 }  // namespace accrue::bench

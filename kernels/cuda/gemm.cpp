@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cuda_runtime_api.h>
 #include <limits>
 #include <accrue/core/cuda/check.h>
 #include <accrue/kernels/cuda/gemm.h>
@@ -33,6 +34,14 @@ void check(const Gemm& g) {
 bool can_fuse_bias(const Gemm& g) {
   return g.bias_type == g.c_type && g.c_type == g.a_type && g.c_type != DType::kF64 &&
          reinterpret_cast<std::uintptr_t>(g.bias) % 16 == 0;
+}
+
+// What cuBLASLt asks of the second result, and of operands that its fast kernels load.
+bool can_fuse_gelu(const Gemm& g, const void* gelu) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  return g.a_type == DType::kBF16 && g.c_type == DType::kBF16 && (!g.bias || can_fuse_bias(g)) &&
+         std::min({g.m, g.n, g.k}) > 0 && (g.n | g.lda | g.ldb | g.ldc) % 8 == 0 && aligned(g.a) &&
+         aligned(g.b) && aligned(g.c) && aligned(gelu);
 }
 
 template <class P>
@@ -73,6 +82,17 @@ void gemm(Stream stream, const Gemm& g) {
     part.c = moved(g.c, g.c_type, first * g.batch_stride_c);
     product(stream, part);
   }
+}
+
+bool gemm_gelu(Stream stream, const Gemm& g, void* gelu) {
+  check(g);
+  return can_fuse_gelu(g, gelu) && GemmLibrary::of(stream.device).multiply(stream, g, gelu);
+}
+bool gemm_gelu_pays(Device device) {
+  int major = 0;
+  ACCRUE_CUDA_CHECK(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+  return major >= 9;
 }
 
 GemmCacheStats gemm_cache_stats(Device device) { return GemmLibrary::of(device).stats(); }

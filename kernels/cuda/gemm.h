@@ -26,6 +26,17 @@ namespace accrue::kernels::cuda {
 /// Safe from any thread.
 void gemm(Stream stream, const Gemm& g);
 
+/// Enqueues C = op(A) op(B) + bias and `gelu`, laid out like C, = tanh GELU of C, as one product.
+/// alpha is 1, beta 0, batch 1. Whether the GELU is taken before or after C is rounded is the
+/// library's choice. False, and nothing was enqueued, where
+///   - a matrix or the bias is not bfloat16; m, n or k is 0
+///   - n or a leading dimension is no multiple of 8, or an address no multiple of 16 bytes
+///   - the library has no algorithm.
+/// But for the last, the number of rows m > 0 decides nothing.
+bool gemm_gelu(Stream stream, const Gemm& g, void* gelu);
+/// GeluEpilogue::kAutomatic: whether the device's compute capability is 9.0 or newer.
+bool gemm_gelu_pays(Device device);
+
 inline constexpr int kGemmCacheEntries = 1024;
 struct GemmCacheStats {
   std::int64_t entries = 0, hits = 0, misses = 0;

@@ -53,6 +53,24 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   ACCRUE_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
 }
 
+// The library calls the result that goes on `d` and the one before its epilogue the auxiliary one.
+void set_epilogue(cublasLtMatmulDesc_t product, const Gemm& g, const void* gelu) {
+  if (gelu) {
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        g.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.ldc);
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cuda_type(g.c_type));
+  } else if (g.bias) {
+    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  }
+  if (g.bias) set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.bias_type));
+}
+// The heuristics read them too.
+void set_pointers(cublasLtMatmulDesc_t product, const Gemm& g, const void* gelu) {
+  if (g.bias) set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
+  if (gelu) set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.c);
+}
+
 std::int64_t workspace_bytes(const Gemm& g) { return g.workspace ? g.workspace.bytes() : 0; }
 }  // namespace
 
@@ -67,14 +85,15 @@ void check_cublas(cublasStatus_t status, const char* call, const char* file, int
   detail::fail(ErrorCode::kCuda, text);
 }
 
-GemmKey::GemmKey(const Gemm& g)
-    : flags{g.transpose_a + 2 * g.transpose_b, static_cast<int>(matmul_precision()), gemm_tuning()},
+GemmKey::GemmKey(const Gemm& g, const void* gelu)
+    : flags{g.transpose_a + 2 * g.transpose_b + (gelu ? 4 : 0),
+            static_cast<int>(matmul_precision()), gemm_tuning()},
       sizes{g.m, g.n, g.k},
       leading{g.lda, g.ldb, g.ldc},
       strides{},
       types{static_cast<int>(g.a_type), static_cast<int>(g.b_type), static_cast<int>(g.c_type)},
       alignment{alignment_of(g.a), alignment_of(g.b), alignment_of(g.c),
-                g.bias ? alignment_of(g.bias) : 0},
+                g.bias ? alignment_of(g.bias) : 0, gelu ? alignment_of(gelu) : 0},
       batch(g.batch),
       workspace(workspace_bytes(g)) {
   static_assert(std::has_unique_object_representations_v<GemmKey>);
@@ -95,7 +114,7 @@ GemmLibrary& GemmLibrary::of(Device device) {
   return *library;
 }
 
-GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g, const GemmKey& key) const {
+GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g, void* gelu, const GemmKey& key) const {
   GemmPlan out;
   const bool wide = g.a_type == DType::kF64;
   ACCRUE_CUBLAS_CHECK(cublasLtMatmulDescCreate(
@@ -104,11 +123,8 @@ GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g, const GemmKey& key) 
   const cublasLtMatmulDesc_t product = out.product.get();
   set(product, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(product, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (g.bias) {
-    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(g.bias_type));
-    set(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
-  }
+  set_epilogue(product, g, gelu);
+  set_pointers(product, g, gelu);
   out.a = g.transpose_b ? layout(g.b_type, g.k, g.n, g.ldb, g.batch, g.batch_stride_b)
                         : layout(g.b_type, g.n, g.k, g.ldb, g.batch, g.batch_stride_b);
   out.b = g.transpose_a ? layout(g.a_type, g.m, g.k, g.lda, g.batch, g.batch_stride_a)
@@ -124,8 +140,9 @@ GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g, const GemmKey& key) 
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(g.b));
   set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(g.a));
-  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(g.c));
-  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(g.c));
+  const std::uint32_t d_alignment = alignment_of(gelu ? gelu : g.c);
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, d_alignment);
+  set(preference.get(), CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d_alignment);
 
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
   int count = 0;
@@ -145,15 +162,15 @@ GemmPlan GemmLibrary::prepare(Stream stream, const Gemm& g, const GemmKey& key) 
   return out;
 }
 
-const GemmPlan& GemmLibrary::plan(Stream stream, const Gemm& g) {
-  const GemmKey key(g);
+const GemmPlan& GemmLibrary::plan(Stream stream, const Gemm& g, void* gelu) {
+  const GemmKey key(g, gelu);
   if (const auto known = by_key_.find(key); known != by_key_.end()) {
     ++stats_.hits;
     entries_.splice(entries_.begin(), entries_, known->second);
     return entries_.front().second;
   }
   ++stats_.misses;
-  entries_.emplace_front(key, prepare(stream, g, key));
+  entries_.emplace_front(key, prepare(stream, g, gelu, key));
   by_key_.emplace(key, entries_.begin());
   if (entries_.size() > kGemmCacheEntries) {
     by_key_.erase(entries_.back().first);
@@ -162,15 +179,16 @@ const GemmPlan& GemmLibrary::plan(Stream stream, const Gemm& g) {
   return entries_.front().second;
 }
 
-bool GemmLibrary::multiply(Stream stream, const Gemm& g) {
+bool GemmLibrary::multiply(Stream stream, const Gemm& g, void* gelu) {
   ACCRUE_CHECK(alignment_of(g.workspace.ptr) == kMostAlignment,
                "gemm: the workspace must be aligned to ", kMostAlignment, " bytes");
   const std::lock_guard lock(mutex_);
   accrue::cuda::use_device(stream.device);
-  const GemmPlan& p = plan(stream, g);
+  const GemmPlan& p = plan(stream, g, gelu);
   if (!p.algorithm) return false;
-  if (g.bias) set(p.product.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
-  ACCRUE_CUBLAS_CHECK(enqueue_product(handle_.get(), p, *p.algorithm, stream, g, g.c));
+  set_pointers(p.product.get(), g, gelu);
+  ACCRUE_CUBLAS_CHECK(
+      enqueue_product(handle_.get(), p, *p.algorithm, stream, g, gelu ? gelu : g.c));
   return true;
 }
 
@@ -181,8 +199,9 @@ cublasStatus_t enqueue_product(cublasLtHandle_t handle, const GemmPlan& plan,
   const bool wide = g.a_type == DType::kF64;
   const void* scale = wide ? static_cast<const void*>(&g.alpha) : &alpha;
   const void* keep = wide ? static_cast<const void*>(&g.beta) : &beta;
+  const void* c = g.beta == 0 ? d : g.c;  // not read; g.c may be the auxiliary result
   return cublasLtMatmul(handle, plan.product.get(), scale, g.b, plan.a.get(), g.a, plan.b.get(),
-                        keep, g.c, plan.c.get(), d, plan.c.get(), &algorithm, g.workspace.ptr,
+                        keep, c, plan.c.get(), d, plan.c.get(), &algorithm, g.workspace.ptr,
                         static_cast<std::size_t>(workspace_bytes(g)),
                         reinterpret_cast<cudaStream_t>(stream.native));
 }

@@ -13,17 +13,17 @@
 
 namespace accrue::kernels::cuda {
 
-/// All that the choice of an algorithm depends on.
+/// All that the choice of an algorithm depends on. `gelu`: as in gemm_gelu(), or null.
 struct GemmKey {
-  explicit GemmKey(const Gemm& g);
+  GemmKey(const Gemm& g, const void* gelu);
   bool operator==(const GemmKey&) const = default;
   struct Hash {
     std::size_t operator()(const GemmKey& k) const { return hash64(&k, sizeof k); }
   };
   // Words only, no padding: the hash reads the bytes.
-  std::array<std::int64_t, 3> flags;  // transposes, precision, tuning
+  std::array<std::int64_t, 3> flags;  // transposes and GELU, precision, tuning
   std::array<std::int64_t, 3> sizes, leading, strides, types;
-  std::array<std::int64_t, 4> alignment;
+  std::array<std::int64_t, 5> alignment;
   std::int64_t batch, workspace;
 };
 
@@ -40,17 +40,18 @@ class GemmLibrary {
   /// Never destroyed: at the end of a process its driver may be gone before any static of ours.
   static GemmLibrary& of(Device device);
 
-  /// Enqueues alpha op(A) op(B) + beta C, plus the bias by the library's epilogue. False: the
-  /// library has no algorithm for it, and nothing was enqueued.
-  bool multiply(Stream stream, const Gemm& g);
+  /// Enqueues alpha op(A) op(B) + beta C, plus the bias by the library's epilogue; into C, or where
+  /// there is `gelu` into C and its GELU there. False: the library has no algorithm for it, and
+  /// nothing was enqueued.
+  bool multiply(Stream stream, const Gemm& g, void* gelu = nullptr);
   GemmCacheStats stats() const;
   void clear();
 
  private:
   using Entries = std::list<std::pair<GemmKey, GemmPlan>>;
   explicit GemmLibrary(Device device);
-  const GemmPlan& plan(Stream stream, const Gemm& g);
-  GemmPlan prepare(Stream stream, const Gemm& g, const GemmKey& key) const;
+  const GemmPlan& plan(Stream stream, const Gemm& g, void* gelu);
+  GemmPlan prepare(Stream stream, const Gemm& g, void* gelu, const GemmKey& key) const;
 
   mutable std::mutex mutex_;
   accrue::cuda::Handle<cublasLtHandle_t, cublasLtDestroy> handle_;

@@ -20,11 +20,15 @@ struct GeluNode {
 };
 }  // namespace
 
+void kernels::record_gelu(const Tensor& x, Gelu kind, Tensor& y) {
+  if (Tape* tape = Tape::current()) tape->record(GeluNode{x, kind}, {&x}, y);
+}
+
 Tensor gelu(const Tensor& x, Gelu kind) {
   kernels::check_floating("gelu", "x", x);
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"gelu.y"});
   kernels::gelu_forward(x.stream(), {.x = x, .y = y.view(), .kind = kind});
-  if (Tape* tape = Tape::current()) tape->record(GeluNode{x, kind}, {&x}, y);
+  kernels::record_gelu(x, kind, y);
   return y;
 }
 }  // namespace accrue

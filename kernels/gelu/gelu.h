@@ -17,6 +17,9 @@ enum class Gelu { kTanh, kExact };
 Tensor gelu(const Tensor& x, Gelu kind = Gelu::kTanh);
 
 namespace kernels {
+/// Puts y = gelu(x) on the current tape, if there is one. For ops that compute y beside x.
+void record_gelu(const Tensor& x, Gelu kind, Tensor& y);
+
 struct GeluForward {
   ConstView x;
   View y;  // may be x

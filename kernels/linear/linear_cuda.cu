@@ -1,10 +1,17 @@
 #include <accrue/core/cuda/device.cuh>
 #include <accrue/kernels/cuda/gemm.h>
 #include <accrue/kernels/cuda/leading_sum.cuh>
+#include <accrue/kernels/gelu/gelu.h>
 #include <accrue/kernels/linear/linear_products.h>
 
 namespace accrue::kernels::cuda {
-void linear_forward(Stream stream, const LinearForward& a) { gemm(stream, linear_y(a)); }
+void gelu_forward(Stream, const GeluForward&);
+
+void linear_forward(Stream stream, const LinearForward& a) {
+  if (a.gelu && gemm_gelu(stream, linear_y(a), a.gelu.ptr)) return;
+  gemm(stream, linear_y(a));
+  if (a.gelu) gelu_forward(stream, {.x = a.y, .y = a.gelu});
+}
 
 void linear_backward(Stream stream, const LinearBackward& a) {
   if (a.dx) gemm(stream, linear_dx(a));

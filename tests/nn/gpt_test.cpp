@@ -119,7 +119,7 @@ TEST_CASE("gpt: errors carry the module path", "[nn][error]") {
         }) == "transformer.wte: embedding: tokens must be int32 or int64, got float32");
   CHECK(error_of([&] {
           gpt.blocks[1].mlp(Tensor::zeros({2, 5}, DType::kF32));
-        }).find("transformer.h.1.mlp.c_fc: linear: ") == 0);
+        }).find("transformer.h.1.mlp.c_fc: linear_gelu: ") == 0);
   CHECK(error_of([] { (void)nn::GptConfig{.heads = 5}.resolved(); }) ==
         "GptConfig: channels (768) must be a multiple of heads (5)");
   CHECK(error_of([] {

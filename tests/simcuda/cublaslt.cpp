@@ -17,6 +17,10 @@ constexpr std::uint32_t kVector = 16;  // bytes that fast algorithms load at onc
 constexpr std::uint32_t kSplits = 4;
 constexpr std::uint64_t kWorkspaceAlignment = 256;
 
+bool misaligned(const void* p, std::uint64_t bytes) {
+  return bytes > 0 && reinterpret_cast<std::uintptr_t>(p) % bytes != 0;
+}
+
 // A partial product for each part of k, of one batch after the other.
 std::uint64_t split_workspace(const Call& call) {
   return static_cast<std::uint64_t>(call.m() * call.n()) * kSplits * (call.wide() ? 8 : 4);
@@ -28,7 +32,9 @@ std::vector<Algorithm> algorithms(const Call& call, const Preference& p) {
       p.alignment[1] < static_cast<std::uint32_t>(call.b.element_bytes()) ||
       std::min(p.alignment[2], p.alignment[3]) < static_cast<std::uint32_t>(call.d.element_bytes()))
     return {};
-  const bool has_bias = call.product.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  // Its value says how the auxiliary matrix is aligned.
+  if (call.product.applies_gelu() && misaligned(call.product.aux, kVector)) return {};
+  const bool has_bias = call.product.adds_bias();
   const bool bias_aligned = reinterpret_cast<std::uintptr_t>(call.product.bias) % kVector == 0;
   Algorithm plain;
   plain.mark = Algorithm::kMark;
@@ -67,10 +73,6 @@ void add(std::vector<Access>& out, const void* p, const Layout& l, bool write) {
                    pitch, static_cast<std::size_t>(l.outer())});
 }
 
-bool misaligned(const void* p, std::uint64_t bytes) {
-  return bytes > 0 && reinterpret_cast<std::uintptr_t>(p) % bytes != 0;
-}
-
 // What the chosen kernel would fault on, or compute nonsense with.
 void check_pointers(const Call& call, const Algorithm& algorithm, const Operands& o) {
   const auto need = [&](const Layout& l) {
@@ -82,11 +84,14 @@ void check_pointers(const Call& call, const Algorithm& algorithm, const Operands
       {"B", misaligned(o.b, need(call.b))},
       {"C", o.beta != 0 && misaligned(o.c, need(call.c))},
       {"D", misaligned(o.d, need(call.d))},
-      {"the bias", o.bias && misaligned(o.bias, algorithm.bias_alignment)}};
+      {"the bias", o.bias && misaligned(o.bias, algorithm.bias_alignment)},
+      {"the auxiliary matrix", o.aux && misaligned(o.aux, kVector)}};
   for (const auto& [name, is] : wrong)
     if (is)
       report_misuse("misaligned", std::string("cublasLtMatmul: ") + name +
                                       " is less aligned than the algorithm needs");
+  if (o.aux && (o.aux == o.d || (o.beta != 0 && o.aux == o.c)))
+    report_misuse("library", "cublasLtMatmul: the auxiliary matrix is also C or D");
   if (o.d == o.a || o.d == o.b) report_misuse("library", "cublasLtMatmul: D is also an operand");
 }
 
@@ -158,13 +163,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (chosen.workspace > workspace_bytes || (chosen.workspace > 0 && !workspace) ||
       misaligned(workspace, kWorkspaceAlignment))
     return CUBLAS_STATUS_INVALID_VALUE;
-  const bool has_bias = call.product.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (has_bias && !call.product.bias) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool has_bias = call.product.adds_bias(), has_aux = call.product.applies_gelu();
+  if ((has_bias && !call.product.bias) || (has_aux && !call.product.aux))
+    return CUBLAS_STATUS_INVALID_VALUE;
   if (device_of(stream) != owner->device)
     report_misuse("library", "cublasLtMatmul: the stream is not of the handle's device");
 
   Operands o{.a = a, .b = b, .c = c, .bias = has_bias ? call.product.bias : nullptr, .d = d};
   o.workspace = workspace;
+  if (has_aux) o.aux = call.product.aux;
   o.alpha = call.wide() ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
   o.beta = call.wide() ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
   check_pointers(call, chosen, o);
@@ -176,6 +183,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (o.bias)
     accesses.push_back({o.bias, static_cast<std::size_t>(call.m() * call.d.element_bytes())});
   add(accesses, d, call.d, true);
+  if (o.aux) {
+    Layout aux = call.d;
+    aux.ld = call.product.aux_ld;
+    aux.stride = call.product.aux_stride;
+    add(accesses, o.aux, aux, true);
+  }
   if (chosen.workspace > 0) accesses.push_back({workspace, chosen.workspace, true});
   enqueue(
       stream, "cublasLtMatmul", [call, chosen, o] { compute(call, chosen, o); },

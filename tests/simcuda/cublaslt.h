@@ -2,7 +2,9 @@
 // The stand-in for cuBLASLt: what its opaque objects hold. It does what the library's manual
 // allows, refuses what that does not list, and reports what the library would not survive.
 //   types     float32, bfloat16 -> bfloat16 or float32, float64; scale type float32 (float64)
-//   epilogues none; a bias in the type of D, not with float64 and not with a row-major D
+//   epilogues none; a bias in the type of D; the tanh GELU of the result, which goes unchanged to
+//             the auxiliary matrix (its ld a multiple of 8, its address of 16), with and without
+//             bias; none of them with float64 or a row-major D
 //   pointers  alpha and beta in host memory
 #include <cublasLt.h>
 
@@ -21,6 +23,16 @@ struct Product {
   const void* bias = nullptr;
   std::int64_t bias_stride = 0;
   std::int32_t bias_type = -1;  // the type of D
+  void* aux = nullptr;
+  std::int64_t aux_ld = 0, aux_stride = 0;
+  std::int32_t aux_type = -1;  // the type of D
+
+  bool adds_bias() const {
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  }
+  bool applies_gelu() const {
+    return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  }
 };
 struct Layout {
   std::uint32_t type = 0;
@@ -80,9 +92,10 @@ struct Call {
 /// SUCCESS, INVALID_VALUE (parts that do not fit together) or NOT_SUPPORTED.
 cublasStatus_t check(const Call& call);
 /// D = alpha op(A) op(B) + beta C + bias; alpha and beta are float or double as the scale type.
+/// With `aux` that is what goes there, and D is its GELU.
 struct Operands {
   const void *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr;
-  void *d = nullptr, *workspace = nullptr;
+  void *d = nullptr, *aux = nullptr, *workspace = nullptr;
   double alpha = 1, beta = 0;
 };
 void compute(const Call& call, const Algorithm& algorithm, const Operands& o);

@@ -107,6 +107,11 @@ void row_times(const Real* a, const Real* b, std::int64_t begin, std::int64_t en
 }
 
 template <class Real>
+Real tanh_gelu(Real x) {
+  return x / 2 * (1 + std::tanh(Real(0.7978845608028654) * (x + Real(0.044715) * x * x * x)));
+}
+
+template <class Real>
 void run(const Call& call, const Algorithm& algorithm, const Operands& o) {
   const std::int64_t m = call.m(), n = call.n(), k = call.k(), splits = algorithm.splits;
   const Product& p = call.product;
@@ -138,6 +143,10 @@ void run(const Call& call, const Algorithm& algorithm, const Operands& o) {
           v += static_cast<Real>(o.beta) *
                load<Real>(o.c, call.c.type, batch * call.c.stride + call.c.at(i, j));
         if (o.bias) v += load<Real>(o.bias, call.d.type, batch * p.bias_stride + i);
+        if (o.aux) {
+          store(o.aux, call.d.type, batch * p.aux_stride + i + j * p.aux_ld, v);
+          v = tanh_gelu(v);
+        }
         store(o.d, call.d.type, batch * call.d.stride + call.d.at(i, j), v);
       }
     }
@@ -167,10 +176,15 @@ cublasStatus_t check(const Call& call) {
   if (call.d.batch > 1 && call.d.stride < call.d.inner()) return kInvalid;
   if (const cublasStatus_t s = check_types(call); s != kOk) return s;
   if (p.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return kOk;
-  if (p.epilogue != CUBLASLT_EPILOGUE_BIAS || call.wide() || call.d.order != CUBLASLT_ORDER_COL)
+  if (!(p.adds_bias() || p.applies_gelu()) || call.wide() || call.d.order != CUBLASLT_ORDER_COL)
     return kUnsupported;
-  return p.bias_type == -1 || p.bias_type == static_cast<std::int32_t>(call.d.type) ? kOk
-                                                                                    : kUnsupported;
+  const auto is_type_of_d = [&](std::int32_t type) {
+    return type == -1 || type == static_cast<std::int32_t>(call.d.type);
+  };
+  if (p.adds_bias() && !is_type_of_d(p.bias_type)) return kUnsupported;
+  if (!p.applies_gelu()) return kOk;
+  const bool layout = p.aux_ld >= call.m() && p.aux_ld % 8 == 0 && p.aux_stride % 8 == 0;
+  return layout && is_type_of_d(p.aux_type) ? kOk : kInvalid;
 }
 
 void compute(const Call& call, const Algorithm& algorithm, const Operands& o) {

@@ -64,6 +64,10 @@ Field field(Product& p, cublasLtMatmulDescAttributes_t what) {
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return p.bias;
     case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE: return p.bias_stride;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return p.bias_type;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return p.aux;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return p.aux_ld;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE: return p.aux_stride;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return p.aux_type;
     default: return {};
   }
 }

@@ -245,6 +245,66 @@ TEST_CASE("cublaslt: types that the library has no product for", "[simcuda][cubl
   CHECK(p.choose() == kUnsupported);
 }
 
+TEST_CASE("cublaslt: a GELU with its input in the auxiliary matrix", "[simcuda][cublaslt]") {
+  const bool bias = GENERATE(false, true);
+  const int m = 6, n = 3, k = 4, ld = 8;
+  Product p;
+  p.make(m, n, k, false, false, CUDA_R_16BF, CUDA_R_16BF);
+  REQUIRE(p.choose() == kOk);
+  REQUIRE(p.multiply() == kOk);
+  const auto plain = p.result<std::uint16_t>(p.d);
+  p.set(CUBLASLT_MATMUL_DESC_EPILOGUE,
+        bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
+  if (bias) p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  const auto invalid = [&](const auto& change) {
+    change();
+    CHECK(p.choose() == kInvalid);
+    CHECK(p.multiply() == kInvalid);
+  };
+  const auto set_ld = [&](std::int64_t v) { p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, v); };
+  const auto set_aux = [&](void* v) { p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, v); };
+  const auto set_type = [&](std::int32_t v) {
+    p.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, v);
+  };
+  set_aux(p.c);
+  invalid([&] { set_ld(0); });
+  invalid([&] { set_ld(m + 1); });
+  set_ld(ld);
+  invalid([&] { set_type(CUDA_R_32F); });
+  set_type(CUDA_R_16BF);
+  set_aux(static_cast<char*>(p.c) + 8);
+  CHECK(p.choose() == kUnsupported);
+  set_aux(p.c);
+  REQUIRE(p.choose() == kOk);
+  set_aux(nullptr);
+  CHECK(p.multiply() == kInvalid);
+  CHECK(kinds() == "");
+  set_aux(static_cast<char*>(p.c) + 8);
+  CHECK(p.multiply() == kOk);
+  CHECK(kinds() == "misaligned");
+  set_aux(p.d);
+  CHECK(p.multiply() == kOk);
+  CHECK(kinds() == "library");
+  (void)p.result<std::uint16_t>(p.d);
+  set_aux(p.c);
+  REQUIRE(p.multiply() == kOk);
+  const auto input = p.result<std::uint16_t>(p.c), output = p.result<std::uint16_t>(p.d);
+  for (int i = 0; i < m; ++i)
+    for (int j = 0; j < n; ++j) {
+      const float x = number(input[static_cast<std::size_t>(i + j * ld)]);
+      const float without = number(plain[static_cast<std::size_t>(i + j * (m + 2))]);
+      const float added = bias && i % 2 == 1 ? value(i / 2) : 0;  // halves of float32 numbers
+      CHECK(std::abs(x - without - added) <= 1e-2f * (1 + std::abs(x)));
+      const float want = x / 2 * (1 + std::tanh(0.7978846f * (x + 0.044715f * x * x * x)));
+      CHECK(std::abs(number(output[static_cast<std::size_t>(i + j * (m + 2))]) - want) <=
+            1e-2f * (1 + std::abs(x)));
+    }
+  Product wide;
+  wide.make(4, 4, 4, false, false, CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F, CUDA_R_64F);
+  wide.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_GELU_AUX);
+  CHECK(wide.choose() == kUnsupported);
+}
+
 TEST_CASE("cublaslt: arguments that do not fit together", "[simcuda][cublaslt]") {
   Product p;
   p.make(6, 5, 4);
