@@ -70,11 +70,10 @@ class MpiCommunicator final : public Communicator {
                            {in, out});
   }
   MpiJob::Start start(const Call& call, ConstView in, View out) const {
-    return [=, ordered = options_.ordered_sums, piece = options_.piece_bytes,
-            scratch = options_.scratch_bytes](MpiChannel& channel) {
-      const auto least = std::int64_t{64} * channel.size;
-      channel.scratch.resize(static_cast<std::size_t>(std::max(scratch, least)));
-      return make_transfer(call, in, out, channel.comm, {ordered, piece, &channel.scratch});
+    const std::int64_t scratch = std::max(options_.scratch_bytes, std::int64_t{64} * size());
+    return [=, ordered = options_.ordered_sums, piece = options_.piece_bytes](MpiLane& lane) {
+      lane.scratch.resize(static_cast<std::size_t>(scratch));
+      return make_transfer(call, in, out, lane.comm, {ordered, piece, &lane.scratch});
     };
   }
   std::shared_ptr<MpiEngine> engine_;

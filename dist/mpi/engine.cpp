@@ -10,11 +10,15 @@
 namespace accrue::dist {
 namespace {
 
-constexpr int kText = 256;  // bytes of a description that the other ranks get to see
+constexpr int kText = 256;         // bytes of a description that the other ranks get to see
+constexpr std::size_t kAhead = 8;  // collectives of a channel that are looked at
 
 /// Between two looks at MPI. A thread that sleeps is woken at once even where all cores are busy;
-/// one that gave up its turn by sched_yield would wait for whole turns of the others.
-void back_off(int polls) { turn_sleep(std::chrono::microseconds(polls < 16 ? 5 : 50)); }
+/// one that gave up its turn by sched_yield would wait for whole turns of the others. A look takes
+/// about 20 us from computation, so what needs milliseconds is looked at less often.
+std::chrono::microseconds pause(int looks) {
+  return std::chrono::microseconds(looks < 16 ? 5 : looks < 80 ? 50 : looks < 160 ? 200 : 500);
+}
 std::string host_name() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);
@@ -22,10 +26,11 @@ std::string host_name() {
 }
 }  // namespace
 
-MpiJob::MpiJob(std::shared_ptr<MpiEngine> engine, MpiChannel& channel, std::string what,
-               Start start, std::vector<Tensor> tensors)
+MpiJob::MpiJob(std::shared_ptr<MpiEngine> engine, MpiChannel& channel, std::int64_t number,
+               std::string what, Start start, std::vector<Tensor> tensors)
     : engine_(std::move(engine)),
       channel_(channel),
+      lane_(static_cast<std::size_t>(number) % MpiChannel::kLanes),
       what_(std::move(what)),
       start_(std::move(start)),
       tensors_(std::move(tensors)) {}
@@ -70,12 +75,10 @@ void MpiEngine::initialize() {
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   auto world = std::make_unique<MpiChannel>();
   world->name = "world";
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world->comm), "MPI_Comm_dup");
-  check_mpi(MPI_Comm_rank(world->comm, &world->rank), "MPI_Comm_rank");
-  check_mpi(MPI_Comm_size(world->comm, &world->size), "MPI_Comm_size");
+  open(*world, MPI_COMM_WORLD);
   MPI_Comm local = MPI_COMM_NULL;
   check_mpi(
-      MPI_Comm_split_type(world->comm, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &local),
+      MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &local),
       "MPI_Comm_split_type");
   check_mpi(MPI_Comm_rank(local, &local_rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(local, &local_size_), "MPI_Comm_size");
@@ -91,23 +94,34 @@ void MpiEngine::initialize() {
   ended_.notify_all();
 }
 
+/// Communicators of its own for each thing that goes on in the channel.
+void MpiEngine::open(MpiChannel& channel, MPI_Comm comm) {
+  check_mpi(MPI_Comm_rank(comm, &channel.rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(comm, &channel.size), "MPI_Comm_size");
+  check_mpi(MPI_Comm_dup(comm, &channel.comparing), "MPI_Comm_dup");
+  for (MpiLane& lane : channel.lanes) check_mpi(MPI_Comm_dup(comm, &lane.comm), "MPI_Comm_dup");
+}
+
 void MpiEngine::run() {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // sleeps of 50 us would last 100 otherwise
   try {
     initialize();
-    int polls = 0;
+    int looks = 0;  // since something moved
     while (!failed_) {
       {
         std::unique_lock lock(mutex_);
+        const auto called = [this] { return stop_ || failed_ || !inbox_.empty(); };
         if (open_jobs_ == 0)
-          asked_.wait(lock, [this] { return stop_ || failed_ || !inbox_.empty(); });
+          asked_.wait(lock, called);
+        else if (looks > 0)
+          asked_.wait_for(lock, pause(looks), called);
         if (stop_) break;
+        if (!inbox_.empty()) looks = 0;
         take_jobs();
       }
-      bool moved = false;
-      for (MpiChannel* channel : active_) moved |= advance(*channel);
-      polls = moved ? 0 : polls + 1;
-      if (!moved) back_off(polls);
+      ++looks;
+      for (MpiChannel* channel : active_)
+        if (advance(*channel)) looks = 0;
     }
     if (failed_) return;
     const DeadlineScope deadline(*watchdog_, options_.collective_deadline, "MPI_Finalize");
@@ -121,10 +135,10 @@ void MpiEngine::run() {
 
 std::shared_ptr<MpiJob> MpiEngine::submit(MpiChannel& channel, const std::string& what,
                                           MpiJob::Start begin, std::vector<Tensor> tensors) {
-  const std::string text =
-      detail::concat(&channel == channels_.front().get() ? "" : channel.name + " ", "#",
-                     channel.asked++, " ", what);
-  auto job = std::make_shared<MpiJob>(shared_from_this(), channel, text, std::move(begin),
+  const std::int64_t number = channel.asked++;
+  const std::string text = detail::concat(
+      &channel == channels_.front().get() ? "" : channel.name + " ", "#", number, " ", what);
+  auto job = std::make_shared<MpiJob>(shared_from_this(), channel, number, text, std::move(begin),
                                       std::move(tensors));
   const std::lock_guard lock(mutex_);
   check_alive();
@@ -147,59 +161,84 @@ void MpiEngine::take_jobs() {
 }
 
 bool MpiEngine::advance(MpiChannel& channel) {
-  if (channel.jobs.empty()) return false;
-  MpiJob& job = *channel.jobs.front();
+  bool moved = false, compared = true;
+  std::array<bool, MpiChannel::kLanes> busy{};
+  for (std::size_t i = 0; i < std::min(channel.jobs.size(), kAhead); ++i) {
+    MpiJob& job = *channel.jobs[i];
+    while (advance(job, i == 0, compared, busy[job.lane_])) moved = true;
+    if (job.stage_ != MpiJob::Stage::kComplete) busy[job.lane_] = true;
+    compared = compared && job.stage_ >= MpiJob::Stage::kWaits;
+  }
+  while (!channel.jobs.empty() && channel.jobs.front()->stage_ == MpiJob::Stage::kComplete) {
+    end(*channel.jobs.front());
+    moved = true;
+  }
+  return moved;
+}
+
+/// One thing further, if that is possible now. `first`: of those that have not ended; `compared`:
+/// all before it are; `busy`: one before it has its lane.
+bool MpiEngine::advance(MpiJob& job, bool first, bool compared, bool busy) {
+  using Stage = MpiJob::Stage;
+  // How long the first waits is for itself; what it holds up has its own time afterwards.
+  if (first && job.deadline_ < 0)
+    job.deadline_ = watchdog_->arm(options_.collective_deadline, job.what_);
   int there = 0;
   check_mpi(MPI_Test(&job.request_, &there, MPI_STATUS_IGNORE), job.what_.c_str());
   if (!there) return false;
-  if (job.stage_ != MpiJob::Stage::kNew)
-    watchdog_->restart(job.deadline_, options_.collective_deadline);
-  if (!step(job)) end(job);
-  return true;
-}
-
-/// What was waited for is there. Starts the next thing; false: that was the last.
-bool MpiEngine::step(MpiJob& job) {
   switch (job.stage_) {
-    case MpiJob::Stage::kNew:
-      job.deadline_ = watchdog_->arm(options_.collective_deadline, job.what_);
+    case Stage::kNew:
+      if (!compared) return false;
       recorder_.mark(job.record_, FlightRecorder::State::kStarted);
-      if (options_.compare) return compare(job);
+      if (options_.compare)
+        compare(job);
+      else
+        job.stage_ = Stage::kWaits;
       break;
-    case MpiJob::Stage::kCompared:
-      if (job.all_[0] != job.mine_[0] || job.all_[1] != job.mine_[1]) {
-        describe(job);
-        return true;
-      }
+    case Stage::kCompares:
+      job.stage_ = job.all_[0] == job.mine_[0] && job.all_[1] == job.mine_[1] ? Stage::kWaits
+                                                                              : Stage::kDiffers;
+      recorder_.mark(job.record_, FlightRecorder::State::kAsked);
       break;
-    case MpiJob::Stage::kDescribed: desync(job);
-    case MpiJob::Stage::kTransfer: return job.transfer_(&job.request_);
+    case Stage::kDiffers:  // those before it are what all ranks asked for, and end
+      if (!first) return false;
+      describe(job);
+      break;
+    case Stage::kDescribes: desync(job);
+    case Stage::kWaits:
+      if (busy) return false;
+      recorder_.mark(job.record_, FlightRecorder::State::kChecked);
+      job.transfer_ = job.start_(job.channel_.lanes[job.lane_]);
+      job.stage_ =
+          job.transfer_ && job.transfer_(&job.request_) ? Stage::kTransfers : Stage::kComplete;
+      break;
+    case Stage::kTransfers:
+      if (!job.transfer_(&job.request_)) job.stage_ = Stage::kComplete;
+      break;
+    case Stage::kComplete: return false;
   }
-  recorder_.mark(job.record_, FlightRecorder::State::kChecked);
-  job.stage_ = MpiJob::Stage::kTransfer;
-  job.transfer_ = job.start_(job.channel_);
-  return job.transfer_ && job.transfer_(&job.request_);
+  if (job.deadline_ >= 0) watchdog_->restart(job.deadline_, options_.collective_deadline);
+  return true;
 }
 
 /// The largest and the smallest fingerprint are equal only when all are.
-bool MpiEngine::compare(MpiJob& job) {
-  job.stage_ = MpiJob::Stage::kCompared;
+void MpiEngine::compare(MpiJob& job) {
+  job.stage_ = MpiJob::Stage::kCompares;
   job.mine_[0] = static_cast<std::int64_t>(hash64(job.what_));
   job.mine_[1] = ~job.mine_[0];
-  check_mpi(MPI_Iallreduce(job.mine_, job.all_, 2, MPI_INT64_T, MPI_MAX, job.channel_.comm,
+  check_mpi(MPI_Iallreduce(job.mine_, job.all_, 2, MPI_INT64_T, MPI_MAX, job.channel_.comparing,
                            &job.request_),
             "MPI_Iallreduce");
-  return true;
 }
 
 void MpiEngine::describe(MpiJob& job) {
-  job.stage_ = MpiJob::Stage::kDescribed;
+  job.stage_ = MpiJob::Stage::kDescribes;
   job.texts_.assign(static_cast<std::size_t>(kText) * static_cast<std::size_t>(job.channel_.size),
                     '\0');
   char* mine = job.texts_.data() + kText * job.channel_.rank;
   std::strncpy(mine, job.what_.c_str(), kText - 1);
   check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_CHAR, job.texts_.data(), kText, MPI_CHAR,
-                           job.channel_.comm, &job.request_),
+                           job.channel_.comparing, &job.request_),
             "MPI_Iallgather");
 }
 
@@ -209,10 +248,10 @@ void MpiEngine::desync(MpiJob& job) {
     text += detail::concat("\n  rank ", r, ": ", job.texts_.data() + kText * r);
   // The others have the text too before this rank's end ends them.
   MPI_Request all = MPI_REQUEST_NULL;
-  if (MPI_Ibarrier(job.channel_.comm, &all) == MPI_SUCCESS)
+  if (MPI_Ibarrier(job.channel_.comparing, &all) == MPI_SUCCESS)
     for (int i = 0, there = 0; i < 10'000 && !there; ++i) {
       if (MPI_Test(&all, &there, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
-      back_off(1000);
+      turn_sleep(std::chrono::microseconds(50));
     }
   throw DistributedError(ExitCode::kDesync, text);
 }
@@ -241,10 +280,11 @@ MpiChannel& MpiEngine::split(MpiChannel& channel, int color, int key) {
   auto group = std::make_unique<MpiChannel>();
   MpiChannel& made = *group;
   made.name = detail::concat(channel.name, "/", channel.groups++, ":", color);
-  const auto begin = [&](MpiChannel& from) {
-    check_mpi(MPI_Comm_split(from.comm, color, key, &made.comm), "MPI_Comm_split");
-    check_mpi(MPI_Comm_rank(made.comm, &made.rank), "MPI_Comm_rank");
-    check_mpi(MPI_Comm_size(made.comm, &made.size), "MPI_Comm_size");
+  const auto begin = [&](MpiLane& lane) {
+    MPI_Comm part = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split(lane.comm, color, key, &part), "MPI_Comm_split");
+    open(made, part);
+    check_mpi(MPI_Comm_free(&part), "MPI_Comm_free");
     return Transfer();
   };
   submit(channel, "split", begin, {})->wait();
@@ -254,8 +294,8 @@ MpiChannel& MpiEngine::split(MpiChannel& channel, int color, int key) {
 }
 
 void MpiEngine::finish() {
-  const auto begin = [](MpiChannel& channel) {
-    return Transfer([comm = channel.comm, asked = false](MPI_Request* request) mutable {
+  const auto begin = [](MpiLane& lane) {
+    return Transfer([comm = lane.comm, asked = false](MPI_Request* request) mutable {
       if (asked) return false;
       asked = true;
       check_mpi(MPI_Ibarrier(comm, request), "MPI_Ibarrier");

@@ -17,19 +17,21 @@ struct MpiOptions {
   bool ordered_sums = false;
   FailureHandler on_failure = exit_on_failure;
   std::string dump_folder = {};  // the text of a failure also goes to <folder>/rank-N.txt
-  std::int64_t piece_bytes = std::int64_t{32} << 20;   // of what is sent at once
-  std::int64_t scratch_bytes = std::int64_t{4} << 20;  // of memory outside of the allocators
+  std::int64_t piece_bytes = std::int64_t{32} << 20;  // of what is sent at once
+  /// Of memory outside of the allocators, twice for each communicator.
+  std::int64_t scratch_bytes = std::int64_t{4} << 20;
 };
 
 /// MPI in this process. One thread of its own does everything that MPI does, from MPI_Init_thread
 /// (FUNNELED is enough) to MPI_Finalize, and polls with short sleeps, so that computation has the
 /// processor. A second thread watches the deadlines.
 ///
-/// Its communicators take tensors of the cpu (those of meta are counted, nothing else). Collectives
-/// of one communicator run one after another, those of several side by side. all_reduce of float32
-/// and float64 sums in the order of MPI_Iallreduce: the same bits on every rank and in every run,
-/// but not those of another MPI or number of ranks (see ordered_sums); bfloat16 is summed in
-/// float32 in the order of the ranks and rounded once. max and min of floating numbers keep NaN.
+/// Its communicators take tensors of the cpu (those of meta are counted, nothing else). Of one
+/// communicator two collectives exchange data at a time, and calls are compared ahead of that;
+/// those of several run side by side. all_reduce of float32 and float64 sums in the order of
+/// MPI_Iallreduce: the same bits on every rank and in every run, but not those of another MPI or
+/// number of ranks (see ordered_sums); bfloat16 is summed in float32 in the order of the ranks and
+/// rounded once. max and min of floating numbers keep NaN.
 ///
 /// A rank that is lost or late (a deadline), ranks that call different collectives, and any error
 /// of MPI are failures (failure.h): exit codes 75 and 76. MPI_Abort is never called: it can hang.

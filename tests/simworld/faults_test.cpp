@@ -121,6 +121,78 @@ TEST_CASE(
   if (all_seeds()) CHECK(seen.size() == static_cast<std::size_t>(Fault::kCount));
 }
 
+TEST_CASE("simulated world: what was called before the wrong thing ends, with its sums",
+          "[simworld]") {
+  const auto kind = GENERATE(Kind::kThreads, Kind::kMpi);
+  for (const std::uint64_t seed : seeds(60)) {
+    SimWorld world({.kind = kind, .ranks = 3, .seed = seed});
+    constexpr int kRight = 5;
+    std::array<int, 3> sums{};
+    world.run([&](SimCommunicator& ranks) {
+      std::vector<Tensor> tensors;
+      std::vector<CollectiveWorkPtr> works;
+      for (int i = 0; i < kRight + 3; ++i) {
+        tensors.push_back(filled(10, i));
+        const int wrong = i == kRight && ranks.rank() == 1 ? 100 : 0;
+        works.push_back(
+            ranks.all_reduce(tensors.back(), ReduceOp::kSum, std::to_string(i + wrong)));
+      }
+      for (std::size_t i = 0; i < works.size(); ++i) {
+        works[i]->wait();
+        if (tensors[i].to_vector<float>()[9] != static_cast<float>(3 * i))
+          world.say_trouble("wrong data was used");
+        ++sums[static_cast<std::size_t>(ranks.rank())];
+      }
+    });
+    INFO(world.text());
+    CHECK(world.trouble() == "");
+    for (const SimRank& rank : world.ranks()) CHECK(rank.code() == 76);
+    if (kind == Kind::kMpi) CHECK(sums == std::array<int, 3>{kRight, kRight, kRight});
+  }
+}
+
+TEST_CASE("simulated world: collectives that are asked for together take less time", "[simworld]") {
+  for (const bool compare : {true, false}) {
+    std::array<Clock::duration, 2> took{};
+    for (const std::uint64_t seed : seeds(20))
+      for (const bool together : {false, true}) {
+        SimOptions options{.kind = Kind::kMpi, .ranks = 2, .seed = seed};
+        options.compare = compare;
+        SimWorld world(options);
+        world.run([&](SimCommunicator& ranks) {
+          std::vector<CollectiveWorkPtr> works;
+          for (int i = 0; i < 60; ++i) {
+            works.push_back(ranks.all_reduce(filled(10, i), ReduceOp::kSum, "x"));
+            if (!together) works.back()->wait();
+          }
+          for (const auto& work : works) work->wait();
+        });
+        CHECK(world.trouble() == "");
+        took[together] += world.ranks()[0].ended;
+      }
+    INFO("one by one " << took[0].count() << ", together " << took[1].count());
+    if (all_seeds()) CHECK(took[1] * 20 < took[0] * 17);
+  }
+}
+
+TEST_CASE("simulated world: a collective's deadline begins when it is the next to end",
+          "[simworld]") {
+  for (const std::uint64_t seed : seeds(40)) {
+    SimWorld world({.kind = Kind::kMpi, .ranks = 2, .seed = seed});
+    world.run([&](SimCommunicator& ranks) {
+      std::vector<CollectiveWorkPtr> works;
+      for (int i = 0; i < 4; ++i) {
+        if (ranks.rank() == 1) world.sleep_exactly(std::chrono::milliseconds(700));
+        works.push_back(ranks.all_reduce(filled(5, 1), ReduceOp::kSum, std::to_string(i)));
+      }
+      for (const auto& work : works) work->wait();
+    });
+    INFO(world.text());
+    CHECK(world.trouble() == "");
+    for (const SimRank& rank : world.ranks()) CHECK(rank.code() == 0);
+  }
+}
+
 TEST_CASE(
     "simulated world: scenarios 1 and 7, a process killed at any turn of any of its threads, "
     "or that never comes",
