@@ -8,6 +8,9 @@
 namespace accrue::optim {
 namespace {
 std::int64_t end_of(const Parameter& p) { return p.offset + p.size; }
+std::string_view module_of(const Parameter& p) {
+  return std::string_view(p.name).substr(0, p.name.rfind('.'));
+}
 }  // namespace
 
 BucketSums::BucketSums(ParameterSet& parameters)
@@ -20,12 +23,17 @@ BucketSums::BucketSums(ParameterSet& parameters)
     const Sharding& sharding = parameters.sharding();
     ACCRUE_CHECK(sharding.window >= 1 && sharding.first_window >= 1,
                  "Sharding: windows need at least one element");
-    std::int64_t first = parameters.padded(), end = first;
+    std::int64_t first = parameters.padded(), end = first, border = first;  // of a module
+    std::string_view module;
     for (auto p = parameters.all().rbegin(); p != parameters.all().rend(); ++p) {
-      const std::int64_t most = buckets_.empty() ? sharding.first_window : sharding.window;
-      if (first < end && end - p->offset > most) {
-        add_bucket(first, end);
-        end = first;
+      if (module_of(*p) != std::exchange(module, module_of(*p))) border = first;
+      const auto too_large = [&] {
+        return end - p->offset > (buckets_.empty() ? sharding.first_window : sharding.window);
+      };
+      while (first < end && too_large()) {
+        const std::int64_t cut = border < end ? border : first;
+        add_bucket(cut, end);
+        end = cut;
       }
       first = p->offset;
     }

@@ -13,8 +13,10 @@ namespace accrue::optim {
 /// The gradient block in buckets, which are windows of it: nothing is copied. From the last
 /// parameter to the first, as backward makes them complete; the first bucket is small, so that
 /// something is on its way early (Sharding::first_window, Sharding::window elements; a parameter is
-/// never cut). Where ranks divide the set the buckets are the windows of its layout. All ranks send
-/// all buckets, in this order and once per pass, whatever their micro-batches were:
+/// never cut, and a module's own parameters only where they are more than a bucket: weight and bias
+/// of a layer are complete together). Where ranks divide the set the buckets are the windows of its
+/// layout. All ranks send all buckets, in this order and once per pass, whatever their
+/// micro-batches were:
 ///   - while micro-batches accumulate nothing is sent;
 ///   - in the last one, whose backward last_backward() runs, a bucket is sent as soon as it and all
 ///     before it are complete, beside the rest of backward;

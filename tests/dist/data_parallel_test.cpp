@@ -244,6 +244,35 @@ TEST_CASE("data parallel: buckets are windows of the gradients, from the last to
   });
 }
 
+TEST_CASE("data parallel: a bucket ends where a module does, unless that alone is larger",
+          "[dist][ranks]") {
+  const auto names = [](std::int64_t window) {
+    std::string out;
+    dist::ThreadWorld(2).run([&](Communicator& world) {
+      ParameterSet set;  // 128 and 64 elements, with padding
+      for (const std::string layer : {"embedding", "up", "down", "norm"}) {
+        set.add(layer + ".weight", {100}, true, {});
+        set.add(layer + ".bias", {10}, false, {});
+      }
+      set.allocate(default_device(), DType::kF32, MasterWeights::kDevice,
+                   {.ranks = &world, .window = window, .first_window = 200});
+      if (world.rank() > 0) return;
+      const optim::BucketSums sums(set);
+      for (const auto& bucket : sums.buckets()) out += bucket.name + ' ';
+    });
+    return out;
+  };
+  CHECK(names(400) ==
+        "0 (norm.bias ... norm.weight) 1 (down.bias ... up.weight) "
+        "2 (embedding.bias ... embedding.weight) ");
+  CHECK(names(300) ==
+        "0 (norm.bias ... norm.weight) 1 (down.bias ... down.weight) "
+        "2 (up.bias ... up.weight) 3 (embedding.bias ... embedding.weight) ");
+  CHECK(names(150) ==
+        "0 (norm.bias ... norm.weight) 1 (down.bias) 2 (down.weight) 3 (up.bias) "
+        "4 (up.weight) 5 (embedding.bias) 6 (embedding.weight) ");
+}
+
 TEST_CASE("data parallel: a parameter that only an early micro-batch used is summed; B14",
           "[dist][ranks]") {
   Terms t = all_used({4, 8, 8}, 4);
