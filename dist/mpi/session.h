@@ -17,7 +17,9 @@ struct MpiOptions {
   bool ordered_sums = false;
   FailureHandler on_failure = exit_on_failure;
   std::string dump_folder = {};  // the text of a failure also goes to <folder>/rank-N.txt
-  std::int64_t piece_bytes = std::int64_t{32} << 20;  // of what is sent at once
+  /// Of what is sent at once. The C library gives memory of 32 MiB and more back to the system at
+  /// every free; MPI's buffers of that size are then slow.
+  std::int64_t piece_bytes = std::int64_t{16} << 20;
   /// Of memory outside of the allocators, twice for each communicator.
   std::int64_t scratch_bytes = std::int64_t{4} << 20;
 };
