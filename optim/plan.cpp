@@ -105,7 +105,8 @@ class Search {
     ACCRUE_CHECK(!request_.recompute || request_.recompute->size() <= request_.blocks.size(),
                  "plan: recompute has more entries than there are blocks (", request_.blocks.size(),
                  ")");
-    ACCRUE_CHECK(request_.ranks >= 1 && request_.gradient_bytes >= 0 && request_.value_bytes >= 0,
+    ACCRUE_CHECK(request_.ranks >= 1 && request_.gradient_bytes >= 0 && request_.value_bytes >= 0 &&
+                     request_.window_bytes >= 0,
                  "plan: ", request_.ranks, " ranks");
     ACCRUE_CHECK(request_.rates.flops > 0 && request_.rates.bytes > 0 && request_.rates.call >= 0 &&
                      request_.rates.link > 0,
@@ -389,16 +390,32 @@ std::vector<Division> divisions(const PlanRequest& r) {
 }
 }  // namespace
 
-double communication_seconds(const PlanRequest& r, const Knobs& k) {
-  const double share = static_cast<double>(r.ranks - 1) / static_cast<double>(r.ranks);
-  const auto gradients = static_cast<double>(r.gradient_bytes);
-  const auto values = static_cast<double>(r.value_bytes);
-  const auto passes = static_cast<double>((r.batch - 1) / k.micro + 1);
-  const double reductions = k.policy == ReducePolicy::kReduceEach ? passes : 1;
-  const double gathers = k.stage == ShardStage::kParameters ? 2 * passes : 1;
-  const double bytes =
-      k.stage == ShardStage::kNone ? 2 * gradients : reductions * gradients + gathers * values;
-  return share * bytes / r.rates.link;
+double communication_seconds(const PlanRequest& r, const Knobs& k,
+                             std::span<const PassSeconds> passes) {
+  const auto exchange = [&](std::int64_t bytes) {
+    return static_cast<double>(r.ranks - 1) / r.ranks * static_cast<double>(bytes) / r.rates.link;
+  };
+  const bool split = r.window_bytes > 0 && r.window_bytes < r.gradient_bytes;
+  const double window =
+      split ? static_cast<double>(r.window_bytes) / static_cast<double>(r.gradient_bytes) : 1;
+  const auto waits = [&](double seconds, double computing) {
+    return std::max(seconds * window, seconds - computing * (1 - window));
+  };
+  const bool whole = k.stage == ShardStage::kNone, parts = k.stage == ShardStage::kParameters;
+  const bool each = k.policy == ReducePolicy::kReduceEach;
+  const double reduction = exchange(r.gradient_bytes) * (whole ? 2 : 1);
+  const double gathering = exchange(r.value_bytes);
+  const bool at_end = !each && (r.gradients_at_end || parts);
+  double sum = at_end ? reduction : 0;
+  if (!whole && !parts) sum += gathering;
+  for (const PassSeconds& p : passes) {
+    if (parts) sum += p.times * 2 * gathering;
+    if (each)
+      sum += p.times * waits(reduction, p.backward);
+    else if (!at_end && &p == &passes.back())
+      sum += waits(reduction, p.backward);
+  }
+  return sum;
 }
 
 Plan plan(const PlanRequest& request, const MetaStep& step) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 #include <accrue/core/activation_policy.h>
@@ -48,10 +49,13 @@ struct PlanRequest {
   std::optional<bool> offload{};
   /// Ranks that each have such a batch. Then what they divide (Knobs::stage and policy) is chosen
   /// too: of what fits, the fastest. Gradients and values travel as many bytes as these blocks
-  /// have (grads in exact mode: 8 per parameter); beside computing they would cost less than
-  /// counted here.
+  /// have (gradients in exact mode: 8 per parameter), `window_bytes` of the gradients at a time
+  /// (Sharding::window). 0: nothing travels beside computing.
   int ranks = 1;
-  std::int64_t gradient_bytes = 0, value_bytes = 0;
+  std::int64_t gradient_bytes = 0, value_bytes = 0, window_bytes = 0;
+  /// With ReducePolicy::kKeepFull gradients leave after the last backward and not beside it: exact
+  /// numerics.
+  bool gradients_at_end = false;
   std::optional<ShardStage> stage{};
   std::optional<ReducePolicy> policy{};
   Rates rates{};
@@ -83,10 +87,23 @@ struct Plan {
   int meta_runs = 0;
 };
 
-/// Seconds of a step in collectives: a rank sends and receives (ranks - 1) / ranks of a block for a
-/// reduce-scatter or an all-gather, twice that for an all-reduce, at rates.link bytes per second.
-/// Divided values are gathered twice per micro-batch, for forward and for backward.
-double communication_seconds(const PlanRequest& request, const Knobs& knobs);
+/// The backward of a micro-batch, and how many like it a step has.
+struct PassSeconds {
+  double backward = 0, times = 1;
+};
+/// Seconds of a step in which collectives are waited for. A rank sends and receives (ranks - 1) /
+/// ranks of a block for a reduce-scatter or an all-gather, twice that for an all-reduce, at
+/// rates.link bytes per second. An exchange of `e` seconds that may run beside `c` seconds of
+/// computing costs
+///   max(e / n, e - c (1 - 1 / n))
+/// with n windows in the block: the first can leave when it is complete, c / n later, and nothing
+/// computes beside the last. So do gradients beside the backward of the last micro-batch, with
+/// kReduceEach of each; not those of divided parameters with kKeepFull. Values have nothing beside
+/// them: they are gathered after the update, or where they are divided once in each forward and
+/// once in each backward. (One window is gathered ahead; on the other hand the ranks agree before
+/// each, which is not counted, nor is what the link takes of the processor.)
+double communication_seconds(const PlanRequest& request, const Knobs& knobs,
+                             std::span<const PassSeconds> passes);
 
 /// Finds the fastest knobs whose peak is within the budget: micro-batch sizes that need a different
 /// number of passes; what each block recomputes, by dynamic programming over what it keeps and what

@@ -44,6 +44,7 @@ class Meter final : public KernelObserver, public StepObserver {
     cut();
     part_ = Part::kStep;
     seconds_.assign(1, std::vector<double>(begins_.size()));
+    backward_seconds_.assign(1, 0);
     host_.reset_peak();
     host_before_ = host_.stats().live;
     next_pass();
@@ -52,6 +53,7 @@ class Meter final : public KernelObserver, public StepObserver {
     if (part_ != Part::kStep) return;
     cut();
     seconds_.emplace_back(begins_.size());
+    backward_seconds_.push_back(0);
     next_pass();
   }
   void end() override {
@@ -92,12 +94,16 @@ class Meter final : public KernelObserver, public StepObserver {
     for (std::size_t c = 0; c < stats.at_peak.size(); ++c)
       run_.at_peak[c] = stats.at_peak[c] - before_.live_by_category[c];
     run_.block_seconds.assign(at(blocks_), 0);
+    std::vector<PassSeconds> computing;
     for (std::size_t i = 0; i < seconds_.size(); ++i) {
       // The first pass writes gradients, the second adds, and so do all that were left out.
       const double times = i == 1 && full_passes > 2 ? static_cast<double>(full_passes - 1) : 1;
       for (std::size_t b = 0; b < at(blocks_); ++b) run_.block_seconds[b] += times * seconds_[i][b];
       run_.rest_seconds += times * (seconds_[i].back() + (i > 0 ? exposed(seconds_[i]) : 0));
+      if (i + 1 < seconds_.size()) computing.push_back({backward_seconds_[i], times});
     }
+    if (request_.ranks > 1)
+      run_.waiting_seconds = communication_seconds(request_, run_.knobs, computing);
   }
 
  private:
@@ -105,6 +111,7 @@ class Meter final : public KernelObserver, public StepObserver {
 
   bool mine() const { return std::this_thread::get_id() == thread_; }
   void add_seconds(double s) {
+    if (backward_) backward_seconds_.back() += s;
     seconds_.back()[at(kernel_owner_ < 0 ? blocks_ : kernel_owner_)] += s;
   }
   // Seconds of a pass in which nothing but copies of offloaded inputs runs, at most: they go out
@@ -184,6 +191,7 @@ class Meter final : public KernelObserver, public StepObserver {
   std::thread::id thread_ = std::this_thread::get_id();
   std::unordered_map<std::string_view, int> owners_;
   std::vector<std::vector<double>> seconds_;  // by pass, the update last; by block, the rest last
+  std::vector<double> backward_seconds_;      // by pass
   Part part_ = Part::kBefore;
   bool backward_ = false;
   int state_ = kOutside, kernel_owner_ = kOutside;
@@ -191,7 +199,8 @@ class Meter final : public KernelObserver, public StepObserver {
 }  // namespace
 
 double MetaRun::seconds() const {
-  return std::accumulate(block_seconds.begin(), block_seconds.end(), rest_seconds);
+  return std::accumulate(block_seconds.begin(), block_seconds.end(),
+                         rest_seconds + waiting_seconds);
 }
 
 MetaRun run_on_meta(const PlanRequest& request, const MetaStep& step, const Knobs& knobs) {
@@ -202,7 +211,6 @@ MetaRun run_on_meta(const PlanRequest& request, const MetaStep& step, const Knob
   Meter meter(request, run);
   step(knobs, samples);
   meter.finish(std::min<std::int64_t>(full, 2) + (rest > 0 ? 1 : 0), full);
-  if (request.ranks > 1) run.rest_seconds += communication_seconds(request, knobs);
   return run;
 }
 }  // namespace accrue::optim::detail

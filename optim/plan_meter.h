@@ -19,7 +19,8 @@ struct MetaRun {
   std::int64_t floor = 0;                 // the most outside of the chain
   std::int64_t always = 0;                // live when the first block begins
   std::vector<double> block_seconds;      // of a step of the whole logical batch
-  double rest_seconds = 0;                // of everything else in it
+  double rest_seconds = 0;                // of all other computing in it
+  double waiting_seconds = 0;             // for other ranks
   double seconds() const;
 };
 

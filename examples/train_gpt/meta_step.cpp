@@ -10,10 +10,14 @@ using namespace accrue;
 namespace {
 Device meta_of(const Options& o) { return Device::meta(Device::parse(o.device).target()); }
 
-void divide_among_ranks(const Options& o, const ParameterSet& set, optim::PlanRequest& r) {
+void divide_among_ranks(const Options& o, ParameterSet& set, optim::PlanRequest& r) {
   if (o.ranks == 1) return;  // which divides nothing, whatever was said
   r.ranks = o.ranks;
-  r.gradient_bytes = set.padded() * (o.numerics == "exact" ? 8 : 4);
+  r.gradients_at_end = o.numerics == "exact";
+  const std::int64_t bytes = r.gradients_at_end ? 8 : 4;
+  set.allocate(r.device, DType::kF32);
+  r.gradient_bytes = set.padded() * bytes;
+  r.window_bytes = set.sharding().window * bytes;
   r.value_bytes = set.padded() * (o.dtype == "bf16" ? 2 : 4);
   if (o.shard != "auto")
     r.stage = o.shard == "none"        ? ShardStage::kNone

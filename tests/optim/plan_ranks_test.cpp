@@ -96,6 +96,49 @@ TEST_CASE("plan: a deep model needs least where ranks divide the parameters",
   CHECK(peaks[4] < peaks[2]);
 }
 
+TEST_CASE("plan: what computing hides of communication", "[optim][plan][sharding]") {
+  PlanRequest r;
+  r.ranks = 4;
+  r.gradient_bytes = 4'000;
+  r.value_bytes = 2'000;
+  r.window_bytes = 1'000;
+  r.rates.link = 750;  // 4 s for the gradients, 2 for the values, 8 for an all-reduce
+  const auto seconds = [&](const Division& d, double backward) {
+    const optim::PassSeconds passes[] = {{2, 2}, {backward, 1}};
+    return optim::communication_seconds(r, {1, {}, d.stage, d.policy}, passes);
+  };
+  // Of four windows the first waits for its gradients, and the last is waited for.
+  CHECK(seconds(kDivisions[0], 4) == Approx(8 - 3));
+  CHECK(seconds(kDivisions[0], 400) == Approx(2));
+  CHECK(seconds(kDivisions[1], 4) == Approx(4 - 3 + 2));
+  CHECK(seconds(kDivisions[2], 400) == Approx(1 + 2));
+  CHECK(seconds(kDivisions[3], 4) == Approx(2 * (4 - 1.5) + (4 - 3) + 2));
+  // Values are read in three forwards and backwards.
+  CHECK(seconds(kDivisions[4], 4) == Approx(4 + 3 * 2 * 2));
+  CHECK(seconds(kDivisions[5], 4) == Approx(2 * (4 - 1.5) + (4 - 3) + 3 * 2 * 2));
+  r.gradients_at_end = true;
+  CHECK(seconds(kDivisions[0], 400) == Approx(8));
+  CHECK(seconds(kDivisions[1], 400) == Approx(4 + 2));
+  CHECK(seconds(kDivisions[3], 4) == Approx(2 * (4 - 1.5) + (4 - 3) + 2));
+  r.gradients_at_end = false;
+  r.window_bytes = 5'000;  // all gradients in one
+  CHECK(seconds(kDivisions[0], 400) == Approx(8));
+}
+
+TEST_CASE("plan: ranks divide nothing where computing hides the all-reduce, and no memory is short",
+          "[optim][plan][sharding]") {
+  Program p = program();
+  p.dtype = DType::kF32;
+  PlanRequest r = p.request();
+  const auto stage = [&] { return plan(r, p.on_meta()).chosen.knobs.stage; };
+  r.rates.link = 4e7;
+  CHECK(stage() == ShardStage::kOptimizer);  // sends as much, and updates less
+  r.window_bytes = r.gradient_bytes / 8;
+  CHECK(stage() == ShardStage::kNone);  // gathering values has nothing beside it
+  r.gradients_at_end = true;  // but for those that leave in each micro-batch, of which there is one
+  CHECK(stage() == ShardStage::kGradients);
+}
+
 TEST_CASE("plan: seconds of communication", "[optim][plan][sharding]") {
   PlanRequest r;
   r.ranks = 4;
@@ -104,7 +147,8 @@ TEST_CASE("plan: seconds of communication", "[optim][plan][sharding]") {
   r.value_bytes = 2'000;
   r.rates.link = 1'000;
   const auto seconds = [&](const Division& d, std::int64_t micro) {
-    return optim::communication_seconds(r, {micro, {}, d.stage, d.policy});
+    const optim::PassSeconds passes[] = {{0, static_cast<double>((r.batch - 1) / micro + 1)}};
+    return optim::communication_seconds(r, {micro, {}, d.stage, d.policy}, passes);
   };
   CHECK(seconds(kDivisions[0], 2) == Approx(0.75 * 8));  // an all-reduce sends everything twice
   CHECK(seconds(kDivisions[1], 2) == Approx(0.75 * (4 + 2)));
@@ -115,6 +159,10 @@ TEST_CASE("plan: seconds of communication", "[optim][plan][sharding]") {
   CHECK(seconds(kDivisions[5], 2) == Approx(0.75 * (3 * 4 + 3 * 2 * 2)));
   r.ranks = 1;
   CHECK(seconds(kDivisions[0], 2) == 0);
+  r.ranks = 4;
+  r.window_bytes = 1'000;  // nothing computes: nothing is hidden
+  CHECK(seconds(kDivisions[0], 2) == Approx(0.75 * 8));
+  CHECK(seconds(kDivisions[5], 2) == Approx(0.75 * (3 * 4 + 3 * 2 * 2)));
 
   Program p = program();
   PlanRequest wrong = p.request();
