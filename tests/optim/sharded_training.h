@@ -54,7 +54,7 @@ struct Net {
     if (first <= 5 && 5 < first + count) {
       const Tensor factor = Tensor::from(std::vector<float>(4100, spoil), {4100});
       Tensor wide = cast(sometimes->value, DType::kF32);
-      if (at_the_end) {
+      if (at_the_end && Tape::current()) {
         const Tensor before = wide;
         wide = before.detach();
         Tape::current()->record(HookNode{at_the_end}, {&before}, wide);

@@ -1,6 +1,5 @@
 // Checkpoints of ranks that divide the set: any ranks and stage go on with what any others saved.
-#include <accrue/dist/checkpoint.h>
-#include "tests/optim/sharded_training.h"
+#include "tests/optim/training_state.h"
 #include "tests/support/simulated_disk.h"
 
 using namespace accrue;
@@ -12,29 +11,6 @@ struct Ranks {
   ShardStage stage;
   ReducePolicy policy = ReducePolicy::kKeepFull;
 };
-
-// What this rank holds of the weights, the moments and the exponents.
-dist::CheckpointState state_of(Training& t, const optim::StepReport& report) {
-  dist::CheckpointState out{.step = report.step, .config = {}, .metadata = {}, .tensors = {}};
-  const auto add = [&](const std::vector<dist::CheckpointTensor>& tensors) {
-    out.tensors.insert(out.tensors.end(), tensors.begin(), tensors.end());
-  };
-  bool divided_weights = false;
-  for (const optim::NamedTensor& s : t.optimizer().state()) {
-    const bool weights = s.name == "master";
-    divided_weights = divided_weights || weights;
-    const std::string prefix = weights ? "" : s.name + "/";
-    if (t.set().sharded())
-      add(dist::parts_of(t.set(), prefix, s.tensor, s.pieces));
-    else
-      for (const Parameter& p : t.set().all())
-        add({dist::replicated(prefix + p.name, s.tensor.window(p.offset, p.shape))});
-  }
-  if (!divided_weights)
-    for (const Parameter& p : t.set().all()) add({dist::replicated(p.name, p.master)});
-  add({dist::replicated("exponents", t.logical().window().exponents().clone())});
-  return out;
-}
 }  // namespace
 
 TEST_CASE("scenario 24, B67: a checkpoint of divided parameters goes on in any stage, bit for bit",
@@ -78,12 +54,7 @@ TEST_CASE("scenario 24, B67: a checkpoint of divided parameters goes on in any s
     dist::ThreadWorld(to.count).run([&](Communicator& world) {
       Training t(with(to), &world);
       dist::Checkpointer checkpointer(options, world, disk);
-      const auto info = checkpointer.latest();
-      auto into = state_of(t, {.step = info->step});
-      checkpointer.load(*info, into.tensors);
-      nn::refresh_values(t.set());
-      t.logical().window().restore_exponents(into.tensors.back().tensor);
-      t.optimizer().restore_counters(info->step, 0);
+      load_state(t, checkpointer, *checkpointer.latest());
       const std::int64_t first = begin_of(world.rank(), to.count);
       const auto report = t.step(batch, first, begin_of(world.rank() + 1, to.count) - first, 1);
       const std::lock_guard lock(mutex);

@@ -47,10 +47,18 @@ inline constexpr Layout kLayouts[] = {
     {"stage 2, each micro-batch", ShardStage::kGradients, ReducePolicy::kReduceEach},
     {"stage 2, each micro-batch, exact", ShardStage::kGradients, ReducePolicy::kReduceEach,
      Numerics::kExact},
+    {"stage 3", ShardStage::kParameters},
+    {"stage 3, exact", ShardStage::kParameters, ReducePolicy::kKeepFull, Numerics::kExact},
+    {"stage 3, each micro-batch", ShardStage::kParameters, ReducePolicy::kReduceEach},
+    {"stage 3, each micro-batch, exact", ShardStage::kParameters, ReducePolicy::kReduceEach,
+     Numerics::kExact},
 };
+inline constexpr int kFirstDivided = 2, kFirstGathered = 6, kAllLayouts = 10;
 
 /// Three steps of a random model, cut among ranks at random.
 struct StepCase {
+  std::uint64_t seed;
+  bool wide;
   std::vector<Terms> steps{};
   std::vector<std::int64_t> ends{}, micro{};  // by rank; ranks may have nothing
   std::int64_t window = 100, first_window = 10;
@@ -60,12 +68,17 @@ struct StepCase {
   bool in_backward = false;
   bool spoiled = false;  // one sample of step 1 is not finite
 
-  StepCase(std::uint64_t seed, int ranks) {
+  /// `wide_parameters`: they lie in several windows of what ranks divide, in more than there is
+  /// room for where they are gathered.
+  StepCase(std::uint64_t number, int ranks, bool wide_parameters = false)
+      : seed(number), wide(wide_parameters) {
     Random random(seed, 11);
     Terms t;
-    const std::int64_t parameters = 2 + random.below(4), samples = 1 + random.below(8);
+    const std::int64_t parameters = wide ? 6 + random.below(9) : 2 + random.below(4);
+    const std::int64_t samples = 1 + random.below(wide ? 5 : 8);
     for (std::int64_t i = 0; i < parameters; ++i) {
-      t.sizes.push_back(1 + random.below(40));
+      const bool large = wide && random.chance(70);
+      t.sizes.push_back(1 + random.below(large ? ranks * ShardLayout::kChunk : 40));
       t.tied.push_back(random.chance(25));
     }
     spoiled = random.chance(20);
@@ -113,6 +126,9 @@ struct StepCase {
   std::int64_t count(int rank) const { return ends[static_cast<std::size_t>(rank)] - first(rank); }
 };
 
+/// What a rank that divides the values neither has nor has read.
+inline constexpr float kElsewhere = 1e30f;
+
 struct StepOutcome {
   std::vector<std::vector<float>> values{};  // at the beginning, and after each step
   std::vector<optim::StepReport> reports{};
@@ -120,7 +136,9 @@ struct StepOutcome {
     const auto same = [](double x, double y) {
       return x == y || (!std::isfinite(x) && !std::isfinite(y));
     };
-    if (values != o.values || reports.size() != o.reports.size()) return false;
+    if (values.size() != o.values.size() || reports.size() != o.reports.size()) return false;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (!same_values(i, o)) return false;
     for (std::size_t i = 0; i < reports.size(); ++i) {
       const auto &a = reports[i], &b = o.reports[i];
       if (a.step != b.step || a.skipped != b.skipped || a.skip != b.skip || a.weight != b.weight ||
@@ -129,7 +147,41 @@ struct StepOutcome {
     }
     return true;
   }
+  /// Those after step i, as far as this rank knows them.
+  bool same_values(std::size_t i, const StepOutcome& all) const {
+    const auto &mine = values[i], &want = all.values[i];
+    if (mine.size() != want.size()) return false;
+    const float *x = mine.data(), *y = want.data();
+    for (std::size_t k = 0; k < mine.size(); ++k)
+      if (x[k] != kElsewhere && x[k] != y[k]) return false;
+    return true;
+  }
 };
+
+/// What this rank has of the values. Where ranks divide them it reads some of the others' as well,
+/// other ones on each rank: a collective.
+inline std::vector<float> values_of(ParameterSet& set, Random& random) {
+  const Parameter& last = set.all().back();
+  const auto total = static_cast<std::size_t>(last.offset + last.size);
+  GatheredValues* const gathered = set.gathered();
+  if (!gathered) {
+    auto v = set.values().to_vector<float>();
+    v.resize(total);
+    return v;
+  }
+  std::vector<float> v(static_cast<std::size_t>(set.padded()), kElsewhere);
+  const auto here = set.values().to_vector<float>();
+  for (const auto& piece : set.layout().pieces(set.rank()))
+    std::copy_n(here.begin() + piece.at, piece.count, v.begin() + piece.first);
+  for (const Parameter& p : set.all()) {
+    if (!random.chance(30)) continue;
+    const auto read = p.value.to_vector<float>();
+    std::copy(read.begin(), read.end(), v.begin() + p.offset);
+  }
+  gathered->meet();
+  v.resize(total);
+  return v;
+}
 
 /// The steps of one rank; `ranks` null: of one that has all samples. What was done when an
 /// exception left is in `out`.
@@ -142,12 +194,8 @@ inline void train(const StepCase& c, const Layout& layout, SimCommunicator* rank
                      .window = c.window,
                      .first_window = c.first_window});
   const int rank = ranks ? ranks->rank() : 0;
-  const auto values = [&] {
-    auto v = m.set.values().to_vector<float>();
-    v.resize(static_cast<std::size_t>(m.set.all().back().offset + m.set.all().back().size));
-    return v;
-  };
-  out.values.push_back(values());
+  Random reading(c.seed, static_cast<std::uint32_t>(20 + rank));
+  out.values.push_back(values_of(m.set, reading));
   optim::LogicalStep step(
       *m.sgd, m.set,
       {.micro = ranks ? c.micro[static_cast<std::size_t>(rank)] : 0, .numerics = layout.numerics});
@@ -159,10 +207,10 @@ inline void train(const StepCase& c, const Layout& layout, SimCommunicator* rank
   const std::int64_t first = ranks ? c.first(rank) : 0;
   const std::int64_t count = ranks ? c.count(rank) : c.ends.back();
   const auto order = in_order(now.sizes.size(), c.orders_differ && rank % 2 == 1);
-  const bool quiet = layout.policy == ReducePolicy::kKeepFull && c.refusing < 0;
+  const bool quiet = !m.set.in_step() && c.refusing < 0;
   for (const Terms& terms : c.steps) {
     now = terms;
-    m.set_values(static_cast<int>(out.reports.size()));  // whole numbers: all sums are exact
+    m.set_values(static_cast<int>(out.reports.size()), c.wide ? 2 : 4);  // all sums are exact
     std::int64_t sent = -1;
     const auto report = step.run(count, [&](std::int64_t from, std::int64_t n) {
       ++micro_batches;
@@ -176,7 +224,7 @@ inline void train(const StepCase& c, const Layout& layout, SimCommunicator* rank
       return m.loss(first + from, n, order, c.in_backward ? no_memory : std::function<void()>());
     });
     out.reports.push_back(report.read());
-    out.values.push_back(values());
+    out.values.push_back(values_of(m.set, reading));
   }
 }
 inline StepOutcome train_alone(const StepCase& c, Numerics numerics) {

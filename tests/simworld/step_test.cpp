@@ -57,41 +57,87 @@ TEST_CASE("simulated world: the same steps over the MPI communicator", "[simworl
   }
 }
 
+TEST_CASE(
+    "simulated world: steps of ranks that divide the state, its values too, whose windows make way "
+    "for others",
+    "[simworld]") {
+  const auto kind = GENERATE(Kind::kThreads, Kind::kMpi);
+  const Layout& layout = kLayouts[GENERATE(range(kFirstDivided, kAllLayouts))];
+  const bool mpi = kind == Kind::kMpi;
+  int refused = 0, spoiled = 0, empty = 0;
+  for (const std::uint64_t seed : seeds(mpi ? 25 : 60)) {
+    SimOptions options{.kind = kind,
+                       .ranks = 2 + static_cast<int>(seed % (mpi ? 2 : 3)),
+                       .seed = seed,
+                       .piece_bytes = 65536};
+    if (seed % 5 == 0) options.slow_rank = static_cast<int>(seed / 5) % options.ranks;
+    const StepCase c(seed + 2000, options.ranks, true);
+    refused += c.refusals;
+    spoiled += c.spoiled;
+    for (int r = 0; r < options.ranks; ++r) empty += c.count(r) == 0;
+    check_steps(options, layout, c);
+  }
+  if (!all_seeds()) return;
+  CHECK(refused > (mpi ? 3 : 10));
+  CHECK(spoiled > (mpi ? 2 : 6));
+  CHECK(empty > (mpi ? 3 : 10));
+}
+
 TEST_CASE("simulated world: a rank that dies in a step ends it on all, at a step's border",
           "[simworld]") {
   const auto kind = GENERATE(Kind::kThreads, Kind::kMpi);
-  int died = 0;
-  for (const std::uint64_t seed : seeds(kind == Kind::kThreads ? 200 : 40)) {
-    const SimOptions options{.kind = kind, .ranks = 3, .seed = seed};
-    const StepCase c(seed, options.ranks);
-    const StepOutcome want = train_alone(c, Numerics::kDefault);
-    const auto victim = static_cast<std::size_t>(seed % 3);
-    const auto last = static_cast<std::int64_t>(mix64(seed) % 40);
+  // Whole; then every way to divide the state, by turns.
+  const bool divided = GENERATE(false, true);
+  const bool mpi = kind == Kind::kMpi;
+  int died = 0, at_gathering = 0;
+  const std::uint64_t count = divided ? (mpi ? 80 : 320) : mpi ? 40 : 200;
+  for (const std::uint64_t seed : seeds(count)) {
+    SimOptions options{.kind = kind, .ranks = 3, .seed = seed};
+    const int ways = kAllLayouts - kFirstDivided;
+    const Layout& layout = kLayouts[divided ? kFirstDivided + static_cast<int>(seed) % ways : 0];
+    if (divided) options.piece_bytes = 65536;
+    const StepCase c(seed, options.ranks, divided);
+    const StepOutcome want = train_alone(c, layout.numerics);
+    const auto victim = static_cast<std::size_t>(mix64(seed + 1) % 3);
+    const auto last = static_cast<std::int64_t>(mix64(seed) % (divided ? 200 : 40));
+    // Between processes also at any turn of any of its threads.
+    const bool at_turn = mpi && divided && mix64(seed + 2) % 2 == 0;
+    if (at_turn) {
+      options.killed_rank = static_cast<int>(victim);
+      options.killed_at = static_cast<std::int64_t>(mix64(seed) % 20'000);
+    }
     Clock::duration death{};
     std::vector<StepOutcome> got(3);
     SimWorld world(options);
     world.run([&](SimCommunicator& ranks) {
       const auto r = static_cast<std::size_t>(ranks.rank());
-      if (r == victim)
-        ranks.before = [&](std::int64_t number, std::string_view) {
+      if (r == victim && !at_turn)
+        ranks.before = [&](std::int64_t number, std::string_view name) {
           if (number != last) return;
           death = world.since_begin();
+          at_gathering += name.starts_with("values");
           world.die();
         };
-      train(c, kLayouts[0], &ranks, got[r]);
+      train(c, layout, &ranks, got[r]);
     });
-    INFO(world.text());
+    INFO(layout.name << ", " << c.text() << "; " << world.text());
     CHECK(world.trouble() == "");
     const bool dead = world.ranks()[victim].died;
+    if (at_turn) death = world.death();
     died += dead;
     for (std::size_t r = 0; r < 3; ++r) {
       if (dead && r == victim) continue;
-      CHECK(world.ranks()[r].code() == (dead ? 75 : 0));
+      // Killed by turn it may have been through with everything.
+      const bool through = at_turn && got[r].values.size() == want.values.size();
+      INFO("rank " << r);
+      CHECK((world.ranks()[r].code() == (dead ? 75 : 0) ||
+             (through && world.ranks()[r].code() == 0)));
       if (dead)
         CHECK(world.ranks()[r].ended <= death + options.deadline + std::chrono::milliseconds(500));
-      for (std::size_t s = 0; s < got[r].values.size(); ++s)
-        CHECK(got[r].values[s] == want.values[s]);
+      for (std::size_t s = 0; s < got[r].values.size(); ++s) CHECK(got[r].same_values(s, want));
     }
   }
-  if (all_seeds()) CHECK(died > (kind == Kind::kThreads ? 100 : 20));
+  if (!all_seeds()) return;
+  CHECK(died > static_cast<int>(count) / 3);
+  if (divided) CHECK(at_gathering > (mpi ? 5 : 40));
 }

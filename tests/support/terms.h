@@ -1,6 +1,7 @@
 #pragma once
 // A model whose gradients are exact in float32, whatever the order of their sums: so steps of many
 // ranks can be compared bit by bit with those of one in every numerics.
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 #include <accrue/core/random.h>
 #include <accrue/kernels/add/add.h>
+#include <accrue/kernels/fill/fill.h>
 #include <accrue/kernels/mul/mul.h>
 #include <accrue/kernels/sum/sum.h>
 #include <accrue/optim/optim.h>
@@ -74,13 +76,20 @@ struct TermsModel {
     sgd = std::make_unique<optim::Sgd>(set, optim::constant(0.125),
                                        optim::SgdOptions{.momentum = 0.5});
   }
-  /// Integers.
-  void set_values(int step) {
+  /// Integers from -most to most.
+  void set_values(int step, int most = 4) {
     for (const Parameter* p : parameters) {
-      std::vector<float> v;
-      for (std::int64_t i = 0; i < p->size; ++i)
-        v.push_back(static_cast<float>((i * 7 + p->slot.index * 3 + step) % 9 - 4));
-      if (p->size > 0) p->value.copy_from_host(v.data());
+      std::vector<float> v(static_cast<std::size_t>(p->size));
+      const std::int64_t period = std::min<std::int64_t>(2 * most + 1, p->size);
+      for (std::int64_t i = 0; i < period; ++i)
+        v[static_cast<std::size_t>(i)] =
+            static_cast<float>((i * 7 + p->slot.index * 3 + step) % (2 * most + 1) - most);
+      for (std::int64_t have = period; have < p->size; have *= 2)
+        std::copy_n(v.data(), std::min(have, p->size - have), v.data() + have);
+      if (set.gathered())
+        set.store_value(*p, Tensor::from(v, p->shape));
+      else if (p->size > 0)
+        p->value.copy_from_host(v.data());
     }
   }
   /// The loss of samples [first, first + count). `order` of the parameters changes what backward
@@ -103,8 +112,8 @@ struct TermsModel {
       if (!used) continue;
       const bool twice = terms.tied[static_cast<std::size_t>(i)] != 0;
       for (int use = 0; use < (twice ? 2 : 1); ++use) {
-        const Tensor factor = Tensor::from(
-            std::vector<float>(static_cast<std::size_t>(p.size), twice ? c / 2 : c), {p.size});
+        const Tensor factor = Tensor::empty({p.size}, DType::kF32);
+        fill(factor, twice ? c / 2 : c);
         Tensor term = sum(mul(mul(p.value, p.value), factor));
         if (in_backward && !trapped) term = trap(term, in_backward);
         trapped = true;
