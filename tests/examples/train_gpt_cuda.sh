@@ -31,7 +31,7 @@ echo "losses $(losses cuda | tr '\n' ' '), peak $measured"
 one=("$train_gpt" "${recipe[@]}" --numerics exact --hash --quiet)
 "${one[@]}" --device cuda --out "$work/one" >"$work/one.txt" 2>&1 || { cat "$work/one.txt" && exit 1; }
 want=$(grep '^weights ' "$work/one.txt")
-for division in none gradients; do
+for division in none gradients parameters; do
   mkdir -p "$work/files-$division"
   if ! SIM_DEVICES=2 SIM_NCCL_FOLDER="$work/files-$division" "${one[@]}" -n 2 --device cuda --shard $division \
     --out "$work/two-$division" >"$work/two.txt" 2>&1; then
