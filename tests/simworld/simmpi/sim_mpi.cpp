@@ -208,7 +208,11 @@ std::shared_ptr<Operation> call(MPI_Comm comm, Kind kind, Part part, MPI_Datatyp
 bool ended(Operation& o, int rank) {
   const auto r = static_cast<std::size_t>(rank);
   if (o.end.empty() || o.end[r] > world().now()) return false;
-  if (world().trouble().empty()) write(*o.parts[r]);
+  if (world().trouble().empty())
+    write(*o.parts[r]);
+  else  // nothing was exchanged; texts end all the same
+    for (const Block& b : o.parts[r]->blocks)
+      std::fill_n(o.parts[r]->out + b.place, b.bytes, std::byte{0});
   return true;
 }
 int begin(MPI_Request* request, MPI_Comm comm, std::shared_ptr<Operation> o) {
