@@ -176,7 +176,7 @@ TEST_CASE(
     "[simworld]") {
   const auto kind = GENERATE(Kind::kThreads, Kind::kMpi);
   Counts all;
-  for (const std::uint64_t seed : seeds(kind == Kind::kThreads ? 400 : 150)) {
+  for (const std::uint64_t seed : seeds(kind == Kind::kThreads ? 400 : 30)) {
     Passes passes{.seed = seed, .dtype = mix64(seed) % 4 == 3 ? DType::kBF16 : DType::kF32};
     SimWorld world(options_of(kind, seed));
     world.run([&](SimCommunicator& ranks) { passes(ranks); });
@@ -195,11 +195,12 @@ TEST_CASE(
   if (!all_seeds()) return;
   INFO(all.read << " readings, gathered " << all.gathered << ", ahead " << all.ahead
                 << ", for others " << all.for_others << ", copied " << all.copied);
-  CHECK(all.read > 4000);
-  CHECK(all.gathered > 4000);
-  CHECK(all.ahead > 400);
-  CHECK(all.for_others > 1000);
-  CHECK(all.copied > 100);
+  const int part = kind == Kind::kThreads ? 1 : 5;
+  CHECK(all.read > 4000 / part);
+  CHECK(all.gathered > 4000 / part);
+  CHECK(all.ahead > 400 / part);
+  CHECK(all.for_others > 1000 / part);
+  CHECK(all.copied > 100 / part);
 }
 
 TEST_CASE("simulated world, planted: what makes readings of divided values wrong is found",
@@ -238,7 +239,7 @@ TEST_CASE(
   const auto kind = GENERATE(Kind::kThreads, Kind::kMpi);
   const auto mistake = GENERATE(Mistake::kNoMeet, Mistake::kDies);
   int ended = 0;
-  const std::uint64_t count = kind == Kind::kThreads ? 200 : 80;
+  const std::uint64_t count = kind == Kind::kThreads ? 200 : 24;
   for (const std::uint64_t seed : seeds(count)) {
     const SimOptions options = options_of(kind, seed);
     Passes passes{.seed = seed, .mistake = mistake};

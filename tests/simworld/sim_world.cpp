@@ -10,7 +10,7 @@
 
 namespace accrue::test {
 namespace {
-constexpr std::int64_t kMostSwitches = 200'000;
+constexpr std::int64_t kMostSwitches = 1'000'000;
 constexpr Clock::time_point kNever = Clock::time_point::max();
 }  // namespace
 
