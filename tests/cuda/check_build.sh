@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The real CUDA build without a GPU: every .cu file compiled by nvcc for one architecture, the kernels checked as
-# check_kernels.py does, and a few programs linked and started. On a machine without a driver they must say so and
-# still run on the cpu. Without nvcc there is nothing to check: the reason is printed and the exit code is 77.
+# check_kernels.py does, and the tests and examples linked and started. On a machine without a driver they must say so
+# and still run on the cpu. Without nvcc there is nothing to check: the reason is printed and the exit code is 77.
 # Usage: check_build.sh [architecture: 90a] [build folder: build/cuda-check]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -19,7 +19,9 @@ fi
 # compiled quickly; their kernels are always optimised.
 run cmake --preset cuda -B "$build" -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" -DACCRUE_CPU_ISAS=portable \
   -DACCRUE_INSTALL=OFF -DCMAKE_CUDA_FLAGS=--no-compress -DCMAKE_CUDA_FLAGS_RELEASE="-O0 -DNDEBUG"
-programs=(train_gpt accrue_test_core cuda_ceilings cuda_query nccl_bus)
+on_device=(core kernels nn optim dist)  # what makes tensors on the device that is asked for
+programs=(train_gpt accrue-plan embed own_op ranks cuda_ceilings cuda_query nccl_bus)
+for folder in "${on_device[@]}" data; do programs+=("accrue_test_$folder"); done
 run cmake --build "$build" --parallel "$(build_jobs)" --target accrue_kernels "${programs[@]}"
 
 install_packages python3
@@ -55,9 +57,18 @@ else
   says "no NVIDIA driver" "$build/benchmarks/cuda_query"
   says "no NVIDIA driver" "$build/benchmarks/nccl_bus"
   says "no NVIDIA driver" "$build/examples/train_gpt" "${small[@]}" --device cuda --out "$build/run-cuda"
-  says "no NVIDIA driver" env ACCRUE_TEST_DEVICE=cuda "$build/tests/accrue_test_core"
+  for folder in "${on_device[@]}"; do
+    says "no NVIDIA driver" env ACCRUE_TEST_DEVICE=cuda "$build/tests/accrue_test_$folder"
+  done
   out=$("$build/examples/train_gpt" "${small[@]}" --device auto --no-pictures --out "$build/run-auto" 2>&1) ||
     { echo "train_gpt --device auto: $out" && exit 1; }
   grep -qF "no NVIDIA driver" <<<"$out" || { echo "train_gpt --device auto does not warn: $out" && exit 1; }
 fi
 run "$build/tests/accrue_test_core"
+run "$build/tests/accrue_test_kernels" "*gelu*"
+run "$build/tests/accrue_test_nn" "*parity*"
+run "$build/tests/accrue_test_optim" "LogicalStep*"
+run "$build/tests/accrue_test_dist" "self*"
+run "$build/tests/accrue_test_data"
+for example in embed own_op ranks; do run "$build/examples/$example"; done
+run "$build/examples/accrue-plan" --help >/dev/null
