@@ -127,8 +127,9 @@ TEST_CASE("plan: what computing hides of communication", "[optim][plan][sharding
 
 TEST_CASE("plan: ranks divide nothing where computing hides the all-reduce, and no memory is short",
           "[optim][plan][sharding]") {
-  Program p = program();
-  p.dtype = DType::kF32;
+  Program p;  // nothing but meta, so of one size on all devices
+  p.ranks = 2;
+  p.config.channels = 32;
   PlanRequest r = p.request();
   const auto stage = [&] { return plan(r, p.on_meta()).chosen.knobs.stage; };
   r.rates.link = 4e7;
