@@ -70,7 +70,7 @@ inline std::vector<std::string> nothing(int ranks) {
 }
 
 /// Other ranks take their time on a busy machine: that is no deadlock.
-struct PatientDevices {
+struct [[maybe_unused]] PatientDevices {
 #if ACCRUE_CUDA_SIM
   PatientDevices() { simcuda::set_deadlock_seconds(20); }
   ~PatientDevices() { simcuda::set_deadlock_seconds(2); }
