@@ -6,6 +6,7 @@
 #include <accrue/kernels/gelu/gelu.h>
 #include <accrue/kernels/gemm.h>
 #include <accrue/kernels/linear/linear.h>
+#include "tests/kernels/linear_reference.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 #include "tests/support/devices.h"
@@ -45,15 +46,8 @@ OpCase linear_gelu_case(const Shape& x, std::int64_t out, bool bias) {
                },
            .reference =
                [=](const std::vector<std::vector<double>>& t) {
-                 std::vector<double> y;
-                 for (std::int64_t i = 0; i < rows; ++i)
-                   for (std::int64_t j = 0; j < out; ++j) {
-                     double sum = bias ? t[2][static_cast<std::size_t>(j)] : 0;
-                     for (std::int64_t k = 0; k < in; ++k)
-                       sum += t[0][static_cast<std::size_t>(i * in + k)] *
-                              t[1][static_cast<std::size_t>(j * in + k)];
-                     y.push_back(tanh_gelu(sum));
-                   }
+                 std::vector<double> y = plain_linear(t, rows, in, out);
+                 for (double& v : y) v = tanh_gelu(v);
                  return y;
                }};
   if (bias) c.inputs.push_back({.name = "bias", .shape = {out}});

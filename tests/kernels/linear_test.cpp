@@ -2,6 +2,7 @@
 #include <accrue/core/parameter.h>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/linear/linear.h>
+#include "tests/kernels/linear_reference.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -19,16 +20,7 @@ OpCase linear_case(const Shape& x, std::int64_t out, bool bias) {
                },
            .reference =
                [=](const std::vector<std::vector<double>>& t) {
-                 std::vector<double> y;
-                 for (std::int64_t i = 0; i < rows; ++i)
-                   for (std::int64_t j = 0; j < out; ++j) {
-                     double sum = bias ? t[2][static_cast<std::size_t>(j)] : 0;
-                     for (std::int64_t k = 0; k < in; ++k)
-                       sum += t[0][static_cast<std::size_t>(i * in + k)] *
-                              t[1][static_cast<std::size_t>(j * in + k)];
-                     y.push_back(sum);
-                   }
-                 return y;
+                 return plain_linear(t, rows, in, out);
                }};
   if (bias) c.inputs.push_back({.name = "bias", .shape = {out}});
   return c;

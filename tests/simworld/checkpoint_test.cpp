@@ -1,9 +1,8 @@
 // Saves by ranks of which one dies: at any of its calls to the disk or to the others.
 #include <accrue/dist/self.h>
 #include "tests/simworld/cases.h"
+#include "tests/simworld/dying_disks.h"
 #include "tests/support/checkpoint_state.h"
-#include "tests/support/fault_at.h"
-#include "tests/support/simulated_disk.h"
 
 using namespace accrue;
 using namespace accrue::test;
@@ -24,24 +23,7 @@ TEST_CASE(
     const auto when = static_cast<std::int64_t>(mix64(seed + 2) % (on_disk ? 60 : 40));
     std::int64_t acknowledged = 0, begun = 0;
     SimWorld world({.kind = kind, .ranks = kRanks, .seed = seed});
-    std::vector<std::unique_ptr<FaultAt>> disks;
-    for (int r = 0; r < kRanks; ++r) {
-      disks.push_back(std::make_unique<FaultAt>(disk));
-      FaultAt& mine = *disks.back();
-      mine.at = 1;
-      mine.count = std::int64_t{1} << 40;
-      mine.fault = [&, r](const char*) {
-        if (world.ranks()[static_cast<std::size_t>(r)].died) return EIO;  // it does nothing more
-        if (world.rank() < 0) return 0;
-        world.point();
-        if (r == victim && on_disk && mine.calls == when) {
-          ++at_disk;
-          world.stop_here();
-          return EIO;
-        }
-        return 0;
-      };
-    }
+    const auto disks = dying_disks(world, disk, kRanks, victim, on_disk ? when : 0, &at_disk);
     world.run([&](SimCommunicator& ranks) {
       if (ranks.rank() == victim && !on_disk)
         ranks.before = [&](std::int64_t number, std::string_view) {

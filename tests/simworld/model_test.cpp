@@ -3,8 +3,7 @@
 // on from the newest checkpoint as if nothing had happened.
 #include "tests/optim/training_state.h"
 #include "tests/simworld/cases.h"
-#include "tests/support/fault_at.h"
-#include "tests/support/simulated_disk.h"
+#include "tests/simworld/dying_disks.h"
 
 using namespace accrue;
 using namespace accrue::test;
@@ -198,31 +197,16 @@ TEST_CASE(
     Random random(seed, 51);
     SimulatedDisk disk;
     disk.mkdir("/run", 0777);
-    const int kRanks = 2 + static_cast<int>(random.below(2));
-    const auto victim = static_cast<int>(random.below(kRanks));
+    const int world_size = 2 + static_cast<int>(random.below(2));
+    const auto victim = static_cast<int>(random.below(world_size));
     const bool on_disk = random.chance(40);
     const std::int64_t when = 1 + random.below(on_disk ? 80 : 250);
     const Layout& before = kDivisions[random.below(5)];
     const Layout& after = kDivisions[random.below(6)];
-    ModelCase c(seed, kRanks, before), rest(seed + 1000, kRanks - 1, after);
+    ModelCase c(seed, world_size, before), rest(seed + 1000, world_size - 1, after);
     for (ModelCase* each : {&c, &rest}) each->how.spoiled = -1;
-    SimWorld world({.kind = kind, .ranks = kRanks, .seed = seed, .piece_bytes = 65536});
-    std::vector<std::unique_ptr<FaultAt>> disks;
-    for (int r = 0; r < kRanks; ++r) {
-      disks.push_back(std::make_unique<FaultAt>(disk));
-      FaultAt& mine = *disks.back();
-      mine.at = 1;
-      mine.count = std::int64_t{1} << 40;
-      mine.fault = [&, r](const char*) {
-        if (world.ranks()[static_cast<std::size_t>(r)].died) return EIO;  // it does nothing more
-        if (world.rank() < 0) return 0;
-        world.point();
-        if (r != victim || !on_disk || mine.calls != when) return 0;
-        ++at_disk;
-        world.stop_here();
-        return EIO;
-      };
-    }
+    SimWorld world({.kind = kind, .ranks = world_size, .seed = seed, .piece_bytes = 65536});
+    const auto disks = dying_disks(world, disk, world_size, victim, on_disk ? when : 0, &at_disk);
     Result lost;
     std::int64_t acknowledged = 0;
     world.run([&](SimCommunicator& ranks) {
@@ -242,12 +226,13 @@ TEST_CASE(
     CHECK(world.trouble() == "");
     const bool dead = world.ranks()[static_cast<std::size_t>(victim)].died;
     died += dead;
-    for (int r = 0; r < kRanks; ++r)
+    for (int r = 0; r < world_size; ++r)
       if (!(dead && r == victim))
         CHECK(world.ranks()[static_cast<std::size_t>(r)].code() == (dead ? 75 : 0));
 
     // Those that are left begin again.
-    SimWorld second({.kind = kind, .ranks = kRanks - 1, .seed = seed + 1000, .piece_bytes = 65536});
+    SimWorld second(
+        {.kind = kind, .ranks = world_size - 1, .seed = seed + 1000, .piece_bytes = 65536});
     Result got;
     int begin = 0;
     second.run([&](SimCommunicator& ranks) {
