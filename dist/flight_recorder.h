@@ -17,7 +17,8 @@ class FlightRecorder {
   /// The program asked for something. `what`: "#14 all_reduce sum float32 n=1024 'gradients 2'".
   /// Returns its number here.
   std::int64_t ask(std::string what);
-  /// It is now in that state (started: the other ranks are asked; checked: all ask for the same).
+  /// It is now in that state (asked: waits for its turn; started: the other ranks are asked;
+  /// checked: all ask for the same, and the data is exchanged).
   void mark(std::int64_t id, State state);
 
   /// One line for each of the last `count`, oldest first: how long ago, what, and how far it came.

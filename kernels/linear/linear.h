@@ -37,7 +37,7 @@ struct LinearForward {
   ConstView x, weight, bias{};  // bias may be empty
   View y;
   View workspace{};  // of gemm_workspace()
-  View gelu{};       // CUDA: tanh GELU of y, its shape and dtype; may be empty
+  View gelu{};       // tanh GELU of y, its shape and dtype; may be empty
 };
 /// Sinks are written in the order dx, dweight, dbias.
 struct LinearBackward {

@@ -1,4 +1,5 @@
 #include <accrue/kernels/cpu/gemm.h>
+#include <accrue/kernels/gelu/gelu.h>
 #include <accrue/kernels/linear/linear_products.h>
 #include <accrue/kernels/cpu/simd_begin.h>
 
@@ -29,7 +30,12 @@ void column_sums(const T* dy, std::int64_t rows, std::int64_t columns, const Gra
 }
 }  // namespace
 
-void linear_forward(Stream, const LinearForward& a) { gemm(linear_y(a)); }
+void gelu_forward(Stream, const GeluForward&);
+
+void linear_forward(Stream stream, const LinearForward& a) {
+  gemm(linear_y(a));
+  if (a.gelu) gelu_forward(stream, {.x = a.y, .y = a.gelu});
+}
 
 void linear_backward(Stream, const LinearBackward& a) {
   if (a.dx) gemm(linear_dx(a));

@@ -109,6 +109,19 @@ TEST_CASE("linear_gelu: empty sizes", "[kernels][linear]") {
   check_op(linear_gelu_case({2, 8}, 0, true));
 }
 
+TEST_CASE("linear_gelu: a kernel that is given room for the GELU fills it", "[kernels]") {
+  const Tensor x = Tensor::from(std::vector<float>{1, -2, 3, 0.5f}, {2, 2});
+  const Tensor w = Tensor::from(std::vector<float>{1, 2, -1, 0.25f, 2, -0.5f}, {3, 2});
+  const Tensor y = Tensor::empty({2, 3}, DType::kF32), g = Tensor::empty({2, 3}, DType::kF32);
+  kernels::linear_forward(x.stream(), {.x = x,
+                                       .weight = w,
+                                       .y = y.view(),
+                                       .workspace = kernels::gemm_workspace(x.device()).view(),
+                                       .gelu = g.view()});
+  CHECK(y.to_vector<float>() == linear(x, w).to_vector<float>());
+  CHECK(g.to_vector<float>() == gelu(y).to_vector<float>());
+}
+
 TEST_CASE("linear_gelu: in two steps it has the bits of linear and gelu", "[kernels][linear]") {
   const DType dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF64);
   const EpilogueScope off(GeluEpilogue::kOff);
