@@ -19,6 +19,7 @@
 #include <accrue/core/parameter.h>
 #include <accrue/core/peers.h>
 #include <accrue/core/print.h>
+#include <accrue/core/programmatic_launch.h>
 #include <accrue/core/random.h>
 #include <accrue/core/safetensors.h>
 #include <accrue/core/tape.h>

@@ -16,6 +16,10 @@ void warn_status(int code) noexcept;
 
 /// Makes the device the calling thread's current one.
 void use_device(Device device);
+/// The major number of the device's compute capability: 9 for 9.0.
+int compute_capability_major(Device device);
+/// Whether programmatic_launch() is on and the device knows programmatic dependent launches.
+bool can_launch_early(Device device);
 }  // namespace accrue::cuda
 
 #define ACCRUE_CUDA_CHECK(call)                                             \

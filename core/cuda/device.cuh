@@ -1,7 +1,7 @@
 #pragma once
 // The one header that every .cu file includes first: the language of kernels, real under nvcc, the
 // simulated device of tests/simcuda under g++. Kernels are written so that both take the same file:
-//   - launched by cuda::launch, never by <<<>>>;
+//   - launched by cuda::launch or cuda::launch_early, never by <<<>>>;
 //   - shared memory by ACCRUE_SHARED and ACCRUE_SHARED_DYNAMIC, never by a bare __shared__;
 //   - shuffles with a full mask and all lanes present; no implicit warp synchrony;
 //   - inline PTX only through core/cuda/ptx.cuh.
@@ -34,11 +34,10 @@ inline constexpr unsigned kFullMask = 0xffffffffu;
 /// together with its static shared memory; this leaves 32 KiB for that.
 inline constexpr std::size_t kDefaultSharedBytes = 16 * 1024;
 
-/// Enqueues one kernel on a stream of its device: the arguments are converted to the kernel's
-/// parameter types. An empty grid launches nothing. Errors of the launch throw Error(kCuda).
+namespace detail {
 template <class... Parameters, class... Args>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
-            Stream stream, Args&&... args) {
+void launch(bool early, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Stream stream, Args&&... args) {
   static_assert(sizeof...(Parameters) == sizeof...(Args), "one argument for each parameter");
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   use_device(stream.device);
@@ -48,7 +47,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
                                            static_cast<int>(shared_bytes)));
   const auto native = reinterpret_cast<cudaStream_t>(stream.native);
 #if ACCRUE_CUDA_SIM
-  ACCRUE_CUDA_CHECK(simcuda::launch(kernel, grid, block, shared_bytes, native,
+  ACCRUE_CUDA_CHECK(simcuda::launch(early, kernel, grid, block, shared_bytes, native,
                                     static_cast<Parameters>(std::forward<Args>(args))...));
 #else
   cudaLaunchConfig_t config{};
@@ -56,8 +55,43 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = native;
+  cudaLaunchAttribute programmatic{};
+  programmatic.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  programmatic.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &programmatic;
+  config.numAttrs = early ? 1 : 0;
   ACCRUE_CUDA_CHECK(
       cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Args>(args))...));
+#endif
+}
+}  // namespace detail
+
+/// Enqueues one kernel on a stream of its device: the arguments are converted to the kernel's
+/// parameter types. An empty grid launches nothing. Errors of the launch throw Error(kCuda).
+template <class... Parameters, class... Args>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            Stream stream, Args&&... args) {
+  detail::launch(false, kernel, grid, block, shared_bytes, stream, std::forward<Args>(args)...);
+}
+
+/// The same for a kernel whose first statement is wait_for_earlier_kernels(): where
+/// programmatic_launch() says so and the device can, its blocks may be put on the GPU while the
+/// last ones of the kernel before it on the stream still run.
+template <class... Parameters, class... Args>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                  Stream stream, Args&&... args) {
+  detail::launch(can_launch_early(stream.device), kernel, grid, block, shared_bytes, stream,
+                 std::forward<Args>(args)...);
+}
+
+/// Every thread of a kernel that launch_early starts calls it before it touches device memory, and
+/// before it may exit: waits until all kernels before it on the stream have ended and what they
+/// wrote can be seen (griddepcontrol.wait). Costs nothing in a kernel that launch started.
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if ACCRUE_CUDA_SIM
+  simcuda::wait_for_earlier_kernels();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
 #endif
 }
 

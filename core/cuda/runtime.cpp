@@ -2,6 +2,7 @@
 #include <accrue/core/cuda/backend.h>
 #include <accrue/core/cuda/check.h>
 #include <accrue/core/log.h>
+#include <accrue/core/programmatic_launch.h>
 
 namespace accrue::cuda {
 namespace {
@@ -51,6 +52,16 @@ void warn_status(int code) noexcept {
 
 // Not remembered: the program around us may set the device too.
 void use_device(Device device) { ACCRUE_CUDA_CHECK(cudaSetDevice(device.index)); }
+
+int compute_capability_major(Device device) {
+  int major = 0;
+  ACCRUE_CUDA_CHECK(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+  return major;
+}
+bool can_launch_early(Device device) {
+  return programmatic_launch() && compute_capability_major(device) >= 9;
+}
 
 Availability judge(int driver_version, int runtime_version, int count_code, int count) {
   using accrue::detail::concat;

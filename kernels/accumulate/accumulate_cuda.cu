@@ -48,10 +48,12 @@ inline constexpr int kWidth = sizeof(S) < sizeof(T) ? kPack<S> : kPack<T>;
 
 template <class S, class T>
 __global__ void __launch_bounds__(kThreads) accumulate_table(Table table) {
+  wait_for_earlier_kernels();
   add_chunk<kWidth<S, T>, 2, S, T>(table);
 }
 template <class S, class T>
 __global__ void __launch_bounds__(kThreads) accumulate_table_ragged(Table table) {
+  wait_for_earlier_kernels();
   add_chunk<1, 4, S, T>(table);
 }
 

@@ -53,9 +53,9 @@ void forward_mma(Stream stream, const AttentionForward& a) {
   visit_mma_head(p.dim, [&]<int kDim>() {
     constexpr int kFrags = 2, kKeys = kDim == 128 ? 48 : 64;
     using Layout = ForwardMma<kDim, kFrags, kKeys>;
-    launch(attention_forward_mma<kDim, kFrags, kKeys>,
-           grid_of(a.q.shape[0], p.heads, p.queries, Layout::kQueries), kMmaThreads,
-           Layout::kSharedBytes, stream, p, a.y.data<bfloat16>(), a.lse.data<float>());
+    launch_early(attention_forward_mma<kDim, kFrags, kKeys>,
+                 grid_of(a.q.shape[0], p.heads, p.queries, Layout::kQueries), kMmaThreads,
+                 Layout::kSharedBytes, stream, p, a.y.data<bfloat16>(), a.lse.data<float>());
   });
 }
 template <class T>
@@ -63,9 +63,9 @@ void forward_general(Stream stream, const AttentionForward& a) {
   using C = accumulate_t<T>;
   const AttentionProblem<T> p(a);
   visit_general_head<C>(p.dim, [&]<int kPer, int kDim>() {
-    launch(attention_forward_general<T, kPer, kDim>,
-           grid_of(a.q.shape[0], p.heads, p.queries, kSide * kPer), kGeneralThreads, 0, stream, p,
-           a.y.data<T>(), a.lse.data<C>());
+    launch_early(attention_forward_general<T, kPer, kDim>,
+                 grid_of(a.q.shape[0], p.heads, p.queries, kSide * kPer), kGeneralThreads, 0,
+                 stream, p, a.y.data<T>(), a.lse.data<C>());
   });
 }
 
@@ -78,8 +78,8 @@ void delta(Stream stream, const AttentionBackward& a, accumulate_t<T>* out) {
   const T *dy = a.dy.data<T>(), *y = a.y.data<T>();
   const auto size = static_cast<std::int64_t>(sizeof(T));
   const bool aligned = rows_aligned(dy, p.dim, size) && rows_aligned(y, p.dim, size);
-  launch(aligned ? attention_delta<T> : attention_delta_scalar<T>, grid, kDeltaThreads, 0, stream,
-         dy, y, out, blocks, p.queries, p.heads, p.dim);
+  launch_early(aligned ? attention_delta<T> : attention_delta_scalar<T>, grid, kDeltaThreads, 0,
+               stream, dy, y, out, blocks, p.queries, p.heads, p.dim);
 }
 void backward_mma(Stream stream, const AttentionBackward& a, const float* delta) {
   const AttentionProblem<bfloat16> p(a);
@@ -91,16 +91,16 @@ void backward_mma(Stream stream, const AttentionBackward& a, const float* delta)
     if (a.dq) {
       constexpr int kFrags = kDim <= 64 ? 2 : 1, kKeys = 32;
       using Layout = BackwardQueriesMma<kDim, kFrags, kKeys>;
-      launch(attention_dq_mma<kDim, kFrags, kKeys>,
-             grid_of(batch, p.heads, p.queries, Layout::kQueries), kMmaThreads,
-             Layout::kSharedBytes, stream, p, dy, lse, delta, dq);
+      launch_early(attention_dq_mma<kDim, kFrags, kKeys>,
+                   grid_of(batch, p.heads, p.queries, Layout::kQueries), kMmaThreads,
+                   Layout::kSharedBytes, stream, p, dy, lse, delta, dq);
     }
     if (a.dk || a.dv) {
       constexpr int kFrags = kDim <= 64 ? 2 : 1, kQueries = 32;
       using Layout = BackwardKeysMma<kDim, kFrags, kQueries>;
-      launch(attention_dkv_mma<kDim, kFrags, kQueries>,
-             grid_of(batch, p.kv_heads, p.keys, Layout::kKeys), kMmaThreads, Layout::kSharedBytes,
-             stream, p, dy, lse, delta, dk, dv);
+      launch_early(attention_dkv_mma<kDim, kFrags, kQueries>,
+                   grid_of(batch, p.kv_heads, p.keys, Layout::kKeys), kMmaThreads,
+                   Layout::kSharedBytes, stream, p, dy, lse, delta, dk, dv);
     }
   });
 }
@@ -114,11 +114,13 @@ void backward_general(Stream stream, const AttentionBackward& a, const accumulat
   const AttentionSink<T> dq(a.dq), dk(a.dk), dv(a.dv);
   visit_general_head<C>(p.dim, [&]<int kPer, int kDim>() {
     if (a.dq)
-      launch(attention_dq_general<T, kPer, kDim>, grid_of(batch, p.heads, p.queries, kSide * kPer),
-             kGeneralThreads, 0, stream, p, dy, lse, delta, dq);
+      launch_early(attention_dq_general<T, kPer, kDim>,
+                   grid_of(batch, p.heads, p.queries, kSide * kPer), kGeneralThreads, 0, stream, p,
+                   dy, lse, delta, dq);
     if (a.dk || a.dv)
-      launch(attention_dkv_general<T, kPer, kDim>, grid_of(batch, p.kv_heads, p.keys, kSide * kPer),
-             kGeneralThreads, 0, stream, p, dy, lse, delta, dk, dv);
+      launch_early(attention_dkv_general<T, kPer, kDim>,
+                   grid_of(batch, p.kv_heads, p.keys, kSide * kPer), kGeneralThreads, 0, stream, p,
+                   dy, lse, delta, dk, dv);
   });
 }
 }  // namespace

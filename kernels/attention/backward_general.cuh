@@ -62,6 +62,7 @@ __global__ void __launch_bounds__(kGeneralThreads, 1)
     attention_dq_general(AttentionProblem<T> p, const T* __restrict__ dy,
                          const accumulate_t<T>* __restrict__ lse,
                          const accumulate_t<T>* __restrict__ delta, AttentionSink<T> dq) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   using Tile = GeneralTile<C, kPer>;
   constexpr int kColumns = kDim / kSide;
@@ -93,6 +94,7 @@ __global__ void __launch_bounds__(kGeneralThreads, 1)
                           const accumulate_t<T>* __restrict__ lse,
                           const accumulate_t<T>* __restrict__ delta, AttentionSink<T> dk,
                           AttentionSink<T> dv) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   using Tile = GeneralTile<C, kPer>;
   constexpr int kColumns = kDim / kSide;

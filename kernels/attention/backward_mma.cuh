@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_dq_mma(AttentionProblem<bfloat16> p, const bfloat16* __restrict__ dy,
                      const float* __restrict__ lse, const float* __restrict__ delta,
                      AttentionSink<bfloat16> dq) {
+  wait_for_earlier_kernels();
   constexpr int kQueries = BackwardQueriesMma<kDim, kFrags, kKeys>::kQueries;
   ACCRUE_SHARED_DYNAMIC(bfloat16, shared);
   const MmaTile<kDim> q{shared}, g = q.after(kQueries), stages = g.after(kQueries);
@@ -119,6 +120,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_dkv_mma(AttentionProblem<bfloat16> p, const bfloat16* __restrict__ dy,
                       const float* __restrict__ lse, const float* __restrict__ delta,
                       AttentionSink<bfloat16> dk, AttentionSink<bfloat16> dv) {
+  wait_for_earlier_kernels();
   constexpr int kKeys = BackwardKeysMma<kDim, kFrags, kQueries>::kKeys;
   static_assert(kQueries <= kMmaThreads);
   ACCRUE_SHARED_DYNAMIC(bfloat16, shared);

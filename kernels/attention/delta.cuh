@@ -43,6 +43,7 @@ __global__ void __launch_bounds__(kDeltaThreads)
     attention_delta(const T* __restrict__ dy, const T* __restrict__ y,
                     accumulate_t<T>* __restrict__ delta, unsigned blocks, int queries, int heads,
                     int dim) {
+  wait_for_earlier_kernels();
   delta_rows<kPack<T>>(dy, y, delta, blocks, queries, heads, dim);
 }
 /// Rows that are not aligned.
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(kDeltaThreads)
     attention_delta_scalar(const T* __restrict__ dy, const T* __restrict__ y,
                            accumulate_t<T>* __restrict__ delta, unsigned blocks, int queries,
                            int heads, int dim) {
+  wait_for_earlier_kernels();
   delta_rows<1>(dy, y, delta, blocks, queries, heads, dim);
 }
 }  // namespace

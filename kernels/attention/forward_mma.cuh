@@ -18,6 +18,7 @@ template <int kDim, int kFrags, int kKeys>
 __global__ void __launch_bounds__(kMmaThreads, 2)
     attention_forward_mma(AttentionProblem<bfloat16> p, bfloat16* __restrict__ y,
                           float* __restrict__ lse) {
+  wait_for_earlier_kernels();
   constexpr int kQueries = ForwardMma<kDim, kFrags, kKeys>::kQueries;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   ACCRUE_SHARED_DYNAMIC(bfloat16, shared);

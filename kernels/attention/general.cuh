@@ -113,6 +113,7 @@ template <class T, int kPer, int kDim>
 __global__ void __launch_bounds__(kGeneralThreads, 1)
     attention_forward_general(AttentionProblem<T> p, T* __restrict__ y,
                               accumulate_t<T>* __restrict__ lse) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   using Tile = GeneralTile<C, kPer>;
   constexpr int kColumns = kDim / kSide;

@@ -65,6 +65,7 @@ __device__ __forceinline__ double rstd_of(double squares, double count, double e
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     batch_norm_chunk_moments(Layout l, const T* x, double* workspace) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   ACCRUE_SHARED(double, scratch, [kThreads / accrue::cuda::kWarp]);
   const Chunk chunk(l);
@@ -91,6 +92,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     batch_norm_merge(Layout l, const double* workspace, double before, double* moments) {
+  accrue::cuda::wait_for_earlier_kernels();
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (c >= l.channels) return;
   double count = before, mean = 0, squares = 0;
@@ -115,6 +117,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     batch_norm_chunk_sums(Layout l, const T* dy, const T* x, const double* moments,
                           double* workspace) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   ACCRUE_SHARED(double, scratch, [kThreads / accrue::cuda::kWarp]);
   const Chunk chunk(l);
@@ -139,6 +142,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     batch_norm_total(Layout l, const double* workspace, const double* moments, double count,
                      double eps, bool add, double* sums) {
+  accrue::cuda::wait_for_earlier_kernels();
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (c >= l.channels) return;
   double first = 0, second = 0;
@@ -158,6 +162,7 @@ __global__ void __launch_bounds__(kThreads)
     batch_norm_channels(std::int64_t channels, const double* moments, const T* weight,
                         const T* bias, const double* sums, double count, double eps,
                         BatchNormChannel<C>* out) {
+  accrue::cuda::wait_for_earlier_kernels();
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (c >= channels) return;
   const double rstd = rstd_of(moments[channels + c], count, eps);
@@ -196,6 +201,7 @@ template <int kN, class T, class C>
 __global__ void __launch_bounds__(kThreads)
     batch_norm_apply(std::int64_t numel, int length, unsigned channels, const T* x,
                      const BatchNormChannel<C>* terms, T* y) {
+  accrue::cuda::wait_for_earlier_kernels();
   for_vectors<kN>(numel, length, channels, [&](std::int64_t at, unsigned c) {
     const BatchNormChannel<C> t = terms[c];
     C v[kN];
@@ -210,6 +216,7 @@ template <int kN, class T, class C, class G>
 __global__ void __launch_bounds__(kThreads)
     batch_norm_dx(std::int64_t numel, int length, unsigned channels, const T* dy, const T* x,
                   const BatchNormChannel<C>* terms, DeviceSink<G> dx) {
+  accrue::cuda::wait_for_earlier_kernels();
   for_vectors<kN>(numel, length, channels, [&](std::int64_t at, unsigned c) {
     const BatchNormChannel<C> t = terms[c];
     C v[kN], g[kN];
@@ -225,6 +232,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class G>
 __global__ void __launch_bounds__(kThreads)
     batch_norm_put(std::int64_t channels, const double* values, DeviceSink<G> sink) {
+  accrue::cuda::wait_for_earlier_kernels();
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (c < channels) sink.put(c, static_cast<accumulate_t<G>>(values[c]));
 }
@@ -232,6 +240,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     batch_norm_move(std::int64_t channels, const double* moments, double count, double momentum,
                     double* running) {
+  accrue::cuda::wait_for_earlier_kernels();
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (c >= channels) return;
   const double mean = moments[c], variance = moments[channels + c] / (count - 1);
@@ -265,8 +274,8 @@ template <class T>
 void put(Stream stream, const GradSink& sink, const double* values, std::int64_t channels) {
   if (!sink) return;
   accrue::cuda::visit_sink<T>(sink, [&]<class G>() {
-    accrue::cuda::launch(batch_norm_put<G>, per_channel(channels), dim3(kThreads), 0, stream,
-                         channels, values, DeviceSink<G>(sink));
+    accrue::cuda::launch_early(batch_norm_put<G>, per_channel(channels), dim3(kThreads), 0, stream,
+                               channels, values, DeviceSink<G>(sink));
   });
 }
 }  // namespace
@@ -276,11 +285,11 @@ void batch_norm_moments(Stream stream, const BatchNormMoments& a) {
   const Layout l(a.x.shape);
   double* workspace = a.workspace.data<double>();
   visit_float(a.x.dtype, [&]<class T>() {
-    accrue::cuda::launch(batch_norm_chunk_moments<T>, l.grid(), dim3(kThreads), 0, stream, l,
-                         a.x.data<T>(), workspace);
+    accrue::cuda::launch_early(batch_norm_chunk_moments<T>, l.grid(), dim3(kThreads), 0, stream, l,
+                               a.x.data<T>(), workspace);
   });
-  accrue::cuda::launch(batch_norm_merge, per_channel(l.channels), dim3(kThreads), 0, stream, l,
-                       workspace, a.before, a.moments.data<double>());
+  accrue::cuda::launch_early(batch_norm_merge, per_channel(l.channels), dim3(kThreads), 0, stream,
+                             l, workspace, a.before, a.moments.data<double>());
 }
 
 void batch_norm_forward(Stream stream, const BatchNormForward& a) {
@@ -289,14 +298,14 @@ void batch_norm_forward(Stream stream, const BatchNormForward& a) {
   visit_float(a.x.dtype, [&]<class T>() {
     using C = accumulate_t<T>;
     auto* terms = reinterpret_cast<BatchNormChannel<C>*>(a.channels.data<C>());
-    accrue::cuda::launch(batch_norm_channels<T, C>, per_channel(l.channels), dim3(kThreads), 0,
-                         stream, l.channels, a.moments.data<double>(), a.weight.data<T>(),
-                         a.bias.data<T>(), nullptr, a.count, a.eps, terms);
+    accrue::cuda::launch_early(batch_norm_channels<T, C>, per_channel(l.channels), dim3(kThreads),
+                               0, stream, l.channels, a.moments.data<double>(), a.weight.data<T>(),
+                               a.bias.data<T>(), nullptr, a.count, a.eps, terms);
     with_vectors<T>(l, {a.x.ptr, a.y.ptr}, [&]<int kN>() {
       const std::int64_t numel = a.x.shape.numel();
-      accrue::cuda::launch(batch_norm_apply<kN, T, C>, element_grid(numel, kN), dim3(kThreads), 0,
-                           stream, numel, l.length, static_cast<unsigned>(l.channels),
-                           a.x.data<T>(), terms, a.y.data<T>());
+      accrue::cuda::launch_early(
+          batch_norm_apply<kN, T, C>, element_grid(numel, kN), dim3(kThreads), 0, stream, numel,
+          l.length, static_cast<unsigned>(l.channels), a.x.data<T>(), terms, a.y.data<T>());
     });
   });
 }
@@ -304,20 +313,21 @@ void batch_norm_forward(Stream stream, const BatchNormForward& a) {
 void batch_norm_sums(Stream stream, const BatchNormSums& a) {
   if (a.x.shape.numel() == 0) {
     if (!a.add && a.sums.shape.numel() > 0)
-      accrue::cuda::launch(batch_norm_total, per_channel(a.x.shape[1]), dim3(kThreads), 0, stream,
-                           Layout::empty(a.x.shape[1]), nullptr, a.moments.data<double>(), a.count,
-                           a.eps, false, a.sums.data<double>());
+      accrue::cuda::launch_early(batch_norm_total, per_channel(a.x.shape[1]), dim3(kThreads), 0,
+                                 stream, Layout::empty(a.x.shape[1]), nullptr,
+                                 a.moments.data<double>(), a.count, a.eps, false,
+                                 a.sums.data<double>());
     return;
   }
   const Layout l(a.x.shape);
   double* workspace = a.workspace.data<double>();
   visit_float(a.x.dtype, [&]<class T>() {
-    accrue::cuda::launch(batch_norm_chunk_sums<T>, l.grid(), dim3(kThreads), 0, stream, l,
-                         a.dy.data<T>(), a.x.data<T>(), a.moments.data<double>(), workspace);
+    accrue::cuda::launch_early(batch_norm_chunk_sums<T>, l.grid(), dim3(kThreads), 0, stream, l,
+                               a.dy.data<T>(), a.x.data<T>(), a.moments.data<double>(), workspace);
   });
-  accrue::cuda::launch(batch_norm_total, per_channel(l.channels), dim3(kThreads), 0, stream, l,
-                       workspace, a.moments.data<double>(), a.count, a.eps, a.add,
-                       a.sums.data<double>());
+  accrue::cuda::launch_early(batch_norm_total, per_channel(l.channels), dim3(kThreads), 0, stream,
+                             l, workspace, a.moments.data<double>(), a.count, a.eps, a.add,
+                             a.sums.data<double>());
 }
 
 void batch_norm_backward(Stream stream, const BatchNormBackward& a) {
@@ -327,14 +337,16 @@ void batch_norm_backward(Stream stream, const BatchNormBackward& a) {
     if (a.dx && numel > 0) {
       const Layout l(a.x.shape);
       auto* terms = reinterpret_cast<BatchNormChannel<C>*>(a.channels.data<C>());
-      accrue::cuda::launch(batch_norm_channels<T, C>, per_channel(channels), dim3(kThreads), 0,
-                           stream, channels, a.moments.data<double>(), a.weight.data<T>(), nullptr,
-                           a.sums ? a.sums.data<double>() : nullptr, a.count, a.eps, terms);
+      accrue::cuda::launch_early(batch_norm_channels<T, C>, per_channel(channels), dim3(kThreads),
+                                 0, stream, channels, a.moments.data<double>(), a.weight.data<T>(),
+                                 nullptr, a.sums ? a.sums.data<double>() : nullptr, a.count, a.eps,
+                                 terms);
       accrue::cuda::visit_sink<T>(a.dx, [&]<class G>() {
         with_vectors<T>(l, {a.dy.ptr, a.x.ptr, a.dx.dst.ptr}, [&]<int kN>() {
-          accrue::cuda::launch(batch_norm_dx<kN, T, C, G>, element_grid(numel, kN), dim3(kThreads),
-                               0, stream, numel, l.length, static_cast<unsigned>(channels),
-                               a.dy.data<T>(), a.x.data<T>(), terms, DeviceSink<G>(a.dx));
+          accrue::cuda::launch_early(batch_norm_dx<kN, T, C, G>, element_grid(numel, kN),
+                                     dim3(kThreads), 0, stream, numel, l.length,
+                                     static_cast<unsigned>(channels), a.dy.data<T>(), a.x.data<T>(),
+                                     terms, DeviceSink<G>(a.dx));
         });
       });
     }
@@ -346,7 +358,8 @@ void batch_norm_backward(Stream stream, const BatchNormBackward& a) {
 
 void batch_norm_running(Stream stream, const BatchNormRunning& a) {
   const std::int64_t channels = a.running.shape.cols();
-  accrue::cuda::launch(batch_norm_move, per_channel(channels), dim3(kThreads), 0, stream, channels,
-                       a.moments.data<double>(), a.count, a.momentum, a.running.data<double>());
+  accrue::cuda::launch_early(batch_norm_move, per_channel(channels), dim3(kThreads), 0, stream,
+                             channels, a.moments.data<double>(), a.count, a.momentum,
+                             a.running.data<double>());
 }
 }  // namespace accrue::kernels::cuda

@@ -50,6 +50,7 @@ dim3 matrix_grid(std::int64_t rows, std::int64_t vectors) {
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     unroll_kernel(const T* x, T* columns, int channels, Axis height, Axis width, Tile tile) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const int first = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * V;
   if (first >= tile.pixels) return;
@@ -91,8 +92,8 @@ void unroll(Stream stream, const T* x, const Shape& shape, const WindowAxis& hei
   const Tile tile(t, width.output);
   const int rows = count_of("the numbers of a window", shape[1] * height.taps * width.taps);
   const auto run = [&]<int V>() {
-    launch(&unroll_kernel<V, T>, matrix_grid(rows, tile.pixels / V), kThreads, 0, stream, x,
-           columns, static_cast<int>(shape[1]), Axis(height), Axis(width), tile);
+    launch_early(&unroll_kernel<V, T>, matrix_grid(rows, tile.pixels / V), kThreads, 0, stream, x,
+                 columns, static_cast<int>(shape[1]), Axis(height), Axis(width), tile);
   };
   if (rows_aligned(columns, tile.pixels, sizeof(T)))
     run.template operator()<kPack<T>>();
@@ -106,6 +107,7 @@ template <bool kUnitStride, class C, class G>
 __global__ void __launch_bounds__(kThreads)
     roll_kernel(const C* columns, DeviceSink<G> dx, int planes, int channels, int input_row,
                 std::int64_t inputs, Axis height, Axis width, Tile tile) {
+  wait_for_earlier_kernels();
   const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= inputs) return;
   const int h = input_row + static_cast<int>(at / width.input);
@@ -145,9 +147,10 @@ void roll(Stream stream, const accumulate_t<T>* columns, const Shape& shape,
   const std::int64_t inputs = t.inputs * shape[3];
   const int planes = count_of("the planes of a tile", t.images * shape[1]);
   const bool unit = height.stride == 1 && width.stride == 1;
-  launch(unit ? &roll_kernel<true, C, G> : &roll_kernel<false, C, G>, matrix_grid(planes, inputs),
-         kThreads, 0, stream, columns, DeviceSink<G>(dx), planes, static_cast<int>(shape[1]),
-         static_cast<int>(t.input_row), inputs, Axis(height), Axis(width), Tile(t, width.output));
+  launch_early(unit ? &roll_kernel<true, C, G> : &roll_kernel<false, C, G>,
+               matrix_grid(planes, inputs), kThreads, 0, stream, columns, DeviceSink<G>(dx), planes,
+               static_cast<int>(shape[1]), static_cast<int>(t.input_row), inputs, Axis(height),
+               Axis(width), Tile(t, width.output));
 }
 
 // Between a tile's matrix (K, pixels) and (N, K, P, Q). An image's `run` pixels of the tile are
@@ -169,6 +172,7 @@ struct Runs {
 };
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads) gather_kernel(const T* dy, T* out, Runs runs) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const int pixel = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * V;
   if (pixel >= runs.pixels) return;
@@ -188,6 +192,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const T* dy, T* out, R
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(const accumulate_t<T>* product, const T* bias, T* y, Runs runs) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const int pixel = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * V;
   if (pixel >= runs.pixels) return;
@@ -211,6 +216,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     spread_kernel(const T* bias, T* y, std::int64_t planes, int channels, std::int64_t plane) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const std::int64_t pixel = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * V;
   if (pixel >= plane) return;
@@ -231,27 +237,27 @@ void spread(Stream stream, const Conv2dForward& a) {
   const std::int64_t planes = y[0] * y[1], plane = y[2] * y[3];
   visit_float(a.y.dtype, [&]<class T>() {
     const bool wide = rows_aligned(a.y.ptr, plane, sizeof(T));
-    launch(wide ? &spread_kernel<kPack<T>, T> : &spread_kernel<1, T>,
-           matrix_grid(planes, plane / (wide ? kPack<T> : 1)), kThreads, 0, stream,
-           a.bias.data<T>(), a.y.data<T>(), planes, static_cast<int>(y[1]), plane);
+    launch_early(wide ? &spread_kernel<kPack<T>, T> : &spread_kernel<1, T>,
+                 matrix_grid(planes, plane / (wide ? kPack<T> : 1)), kThreads, 0, stream,
+                 a.bias.data<T>(), a.y.data<T>(), planes, static_cast<int>(y[1]), plane);
   });
 }
 template <class T>
 void gather(Stream stream, const T* dy, const Shape& y, const Conv2dTile& t, T* out) {
   const Runs runs(y, t);
   const bool wide = runs.aligned(kPack<T>) && is_aligned(dy) && is_aligned(out);
-  launch(wide ? &gather_kernel<kPack<T>, T> : &gather_kernel<1, T>,
-         matrix_grid(y[1], runs.pixels / (wide ? kPack<T> : 1)), kThreads, 0, stream, dy, out,
-         runs);
+  launch_early(wide ? &gather_kernel<kPack<T>, T> : &gather_kernel<1, T>,
+               matrix_grid(y[1], runs.pixels / (wide ? kPack<T> : 1)), kThreads, 0, stream, dy, out,
+               runs);
 }
 template <class T>
 void scatter(Stream stream, const accumulate_t<T>* product, const T* bias, T* y, const Shape& shape,
              const Conv2dTile& t) {
   const Runs runs(shape, t);
   const bool wide = runs.aligned(kPack<T>) && is_aligned(product) && is_aligned(y);
-  launch(wide ? &scatter_kernel<kPack<T>, T> : &scatter_kernel<1, T>,
-         matrix_grid(shape[1], runs.pixels / (wide ? kPack<T> : 1)), kThreads, 0, stream, product,
-         bias, y, runs);
+  launch_early(wide ? &scatter_kernel<kPack<T>, T> : &scatter_kernel<1, T>,
+               matrix_grid(shape[1], runs.pixels / (wide ? kPack<T> : 1)), kThreads, 0, stream,
+               product, bias, y, runs);
 }
 
 // One block per channel.
@@ -259,6 +265,7 @@ template <class T, class G>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const T* dy, DeviceSink<G> dbias, std::int64_t images, int channels,
                 std::int64_t plane) {
+  wait_for_earlier_kernels();
   ACCRUE_SHARED(double, scratch, [kThreads / kWarp]);
   const std::int64_t k = blockIdx.x, images_per_step = kThreads / plane;
   const std::int64_t pixels_per_step = kThreads % plane;
@@ -278,6 +285,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 __global__ void __launch_bounds__(kThreads)
     round_kernel(const float* sum, DeviceSink<bfloat16> dweight, std::int64_t n) {
+  wait_for_earlier_kernels();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < n) dweight.put(i, sum[i]);
 }
@@ -296,8 +304,8 @@ void backward_weight(Stream stream, const Conv2dBackwardWeight& a) {
   });
   if (!a.sum) return;
   const std::int64_t n = a.sum.shape.numel();
-  launch(&round_kernel, blocks_for(n, kThreads), kThreads, 0, stream, a.sum.data<float>(),
-         DeviceSink<bfloat16>(a.dweight), n);
+  launch_early(&round_kernel, blocks_for(n, kThreads), kThreads, 0, stream, a.sum.data<float>(),
+               DeviceSink<bfloat16>(a.dweight), n);
 }
 }  // namespace
 
@@ -334,8 +342,9 @@ void conv2d_backward_weight(Stream stream, const Conv2dBackwardWeight& a) {
     const Shape& y = a.dy.shape;
     if (a.dbias)
       visit_sink<T>(a.dbias, [&]<class G>() {
-        launch(&bias_kernel<T, G>, static_cast<unsigned>(y[1]), kThreads, 0, stream, a.dy.data<T>(),
-               DeviceSink<G>(a.dbias), y[0], static_cast<int>(y[1]), y[2] * y[3]);
+        launch_early(&bias_kernel<T, G>, static_cast<unsigned>(y[1]), kThreads, 0, stream,
+                     a.dy.data<T>(), DeviceSink<G>(a.dbias), y[0], static_cast<int>(y[1]),
+                     y[2] * y[3]);
       });
   });
 }

@@ -229,6 +229,7 @@ __device__ __forceinline__ void backward(const Backward<typename Row::Element, G
 template <class T, int kThreads, int kElements>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
     cross_entropy_rows(const Forward<T> a) {
+  wait_for_earlier_kernels();
   forward<RegisterRow<T, kThreads, kElements>>(a);
 }
 // Blocks that share a multiprocessor: float64 needs the registers of both.
@@ -238,21 +239,25 @@ constexpr int kRowBlocks = sizeof(T) == 8 ? 1 : 2;
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_rows_long(const Forward<T> a) {
+  wait_for_earlier_kernels();
   forward<StreamedRow<T, kThreads, kPack<T>>>(a);
 }
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_rows_ragged(const Forward<T> a) {
+  wait_for_earlier_kernels();
   forward<StreamedRow<T, kThreads, 1>>(a);
 }
 template <class T, class G, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_gradient(const Backward<T, G> a) {
+  wait_for_earlier_kernels();
   backward<StreamedRow<T, kThreads, kPack<T>>, G>(a);
 }
 template <class T, class G, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, kRowBlocks<T>)
     cross_entropy_gradient_ragged(const Backward<T, G> a) {
+  wait_for_earlier_kernels();
   backward<StreamedRow<T, kThreads, 1>, G>(a);
 }
 
@@ -261,6 +266,7 @@ constexpr int kTotalThreads = 512;
 template <class Real>
 __global__ void __launch_bounds__(kTotalThreads)
     cross_entropy_total(const double* sums, std::int64_t rows, Real* sum, Real* weight) {
+  wait_for_earlier_kernels();
   ACCRUE_SHARED(double, scratch, [2][kRowScratch<kTotalThreads>]);
   const std::int64_t run = (rows + kTotalThreads - 1) / kTotalThreads;
   const std::int64_t begin = static_cast<std::int64_t>(threadIdx.x) * run;
@@ -306,12 +312,14 @@ template <class T, class G>
 __global__ void __launch_bounds__(kRescaleThreads)
     cross_entropy_scale(const accumulate_t<T>* dsum, const T* gradient, std::int64_t n,
                         const DeviceSink<G> dlogits) {
+  wait_for_earlier_kernels();
   rescale<kPack<T>>(dsum, gradient, n, dlogits);
 }
 template <class T, class G>
 __global__ void __launch_bounds__(kRescaleThreads)
     cross_entropy_scale_ragged(const accumulate_t<T>* dsum, const T* gradient, std::int64_t n,
                                const DeviceSink<G> dlogits) {
+  wait_for_earlier_kernels();
   rescale<1>(dsum, gradient, n, dlogits);
 }
 
@@ -366,8 +374,8 @@ void cross_entropy_forward(Stream stream, const CrossEntropyForward& a) {
             args);
     };
     rows();
-    launch(cross_entropy_total<Real>, dim3(1), dim3(kTotalThreads), 0, stream, args.sums, args.rows,
-           a.sum.data<Real>(), a.weight.data<Real>());
+    launch_early(cross_entropy_total<Real>, dim3(1), dim3(kTotalThreads), 0, stream, args.sums,
+                 args.rows, a.sum.data<Real>(), a.weight.data<Real>());
   });
 }
 
@@ -408,9 +416,10 @@ void cross_entropy_rescale(Stream stream, const CrossEntropyRescale& a) {
       const DeviceSink<G> sink(a.dlogits);
       const std::int64_t n = a.gradient.shape.numel();
       const bool aligned = is_aligned(gradient) && is_aligned(sink.dst);
-      launch(aligned ? cross_entropy_scale<T, G> : cross_entropy_scale_ragged<T, G>,
-             dim3(blocks_for(n, kRescaleThreads * (aligned ? kPack<T> : 1))), dim3(kRescaleThreads),
-             0, stream, a.dsum.data<accumulate_t<T>>(), gradient, n, sink);
+      launch_early(aligned ? cross_entropy_scale<T, G> : cross_entropy_scale_ragged<T, G>,
+                   dim3(blocks_for(n, kRescaleThreads * (aligned ? kPack<T> : 1))),
+                   dim3(kRescaleThreads), 0, stream, a.dsum.data<accumulate_t<T>>(), gradient, n,
+                   sink);
     });
   });
 }

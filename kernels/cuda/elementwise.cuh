@@ -43,22 +43,24 @@ __device__ __forceinline__ void element_loop(const Body& body, std::int64_t firs
 /// Elements [0, n), n a multiple of Body::kWidth.
 template <class Body>
 __global__ void __launch_bounds__(kElementThreads) elementwise(Body body, std::int64_t n) {
+  wait_for_earlier_kernels();
   element_loop<Body::kWidth, 2>(body, 0, n);
 }
 /// Elements [first, n).
 template <class Body>
 __global__ void __launch_bounds__(kElementThreads)
     elementwise_ragged(Body body, std::int64_t first, std::int64_t n) {
+  wait_for_earlier_kernels();
   element_loop<1, 4>(body, first, n);
 }
 
 template <class Body>
 void run_elementwise(Stream stream, std::int64_t n, const Body& body) {
   const std::int64_t packed = body.aligned() ? n - n % Body::kWidth : 0;
-  launch(elementwise<Body>, blocks_for(packed, kElementThreads * 2 * Body::kWidth), kElementThreads,
-         0, stream, body, packed);
-  launch(elementwise_ragged<Body>, blocks_for(n - packed, kElementThreads * 4), kElementThreads, 0,
-         stream, body, packed, n);
+  launch_early(elementwise<Body>, blocks_for(packed, kElementThreads * 2 * Body::kWidth),
+               kElementThreads, 0, stream, body, packed);
+  launch_early(elementwise_ragged<Body>, blocks_for(n - packed, kElementThreads * 4),
+               kElementThreads, 0, stream, body, packed, n);
 }
 
 // Where values come from: read<N>(i) gives elements i, i + 1, ... of the op, as they lie in memory.

@@ -88,12 +88,7 @@ bool gemm_gelu(Stream stream, const Gemm& g, void* gelu) {
   check(g);
   return can_fuse_gelu(g, gelu) && GemmLibrary::of(stream.device).multiply(stream, g, gelu);
 }
-bool gemm_gelu_pays(Device device) {
-  int major = 0;
-  ACCRUE_CUDA_CHECK(
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
-  return major >= 9;
-}
+bool gemm_gelu_pays(Device device) { return accrue::cuda::compute_capability_major(device) >= 9; }
 
 GemmCacheStats gemm_cache_stats(Device device) { return GemmLibrary::of(device).stats(); }
 void clear_gemm_cache(Device device) { GemmLibrary::of(device).clear(); }

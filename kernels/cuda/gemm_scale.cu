@@ -10,6 +10,7 @@ template <class T, class B>
 __global__ void __launch_bounds__(kThreads)
     scale_rows(T* c, std::int64_t rows, std::int64_t m, std::int64_t n, std::int64_t ldc,
                std::int64_t batch_stride, accumulate_t<T> beta, const B* bias) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const std::int64_t j = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (j >= n) return;
@@ -30,9 +31,9 @@ void gemm_scale(Stream stream, const Gemm& g) {
         const std::int64_t rows = g.m * g.batch;
         const dim3 grid(accrue::cuda::blocks_for(g.n, kThreads),
                         static_cast<unsigned>(std::min(rows, kMostRows)));
-        accrue::cuda::launch(scale_rows<T, B>, grid, dim3(kThreads), 0, stream,
-                             static_cast<T*>(g.c), rows, g.m, g.n, g.ldc, g.batch_stride_c, g.beta,
-                             static_cast<const B*>(g.bias));
+        accrue::cuda::launch_early(scale_rows<T, B>, grid, dim3(kThreads), 0, stream,
+                                   static_cast<T*>(g.c), rows, g.m, g.n, g.ldc, g.batch_stride_c,
+                                   g.beta, static_cast<const B*>(g.bias));
       }
     });
   });

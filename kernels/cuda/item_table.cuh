@@ -55,8 +55,8 @@ class ItemBatch {
   void flush() {
     std::apply(
         [&](Rest... rest) {
-          accrue::cuda::launch(kernel_, dim3(static_cast<unsigned>(table_.chunks)), dim3(threads_),
-                               0, stream_, table_, rest...);
+          accrue::cuda::launch_early(kernel_, dim3(static_cast<unsigned>(table_.chunks)),
+                                     dim3(threads_), 0, stream_, table_, rest...);
         },
         rest_);
     table_.items = table_.chunks = 0;

@@ -179,15 +179,18 @@ template <bool kCentered, class T, class G, int kThreads, int kElements>
 __global__ void __launch_bounds__((kBackwardThreads<kThreads, kElements>),
                                   (kBackwardThreads<kThreads, kElements> > kRowBlock ? 1 : 2))
     norm_backward(const NormBackward<T, G> a) {
+  wait_for_earlier_kernels();
   backward_registers<kCentered, kBackwardThreads<kThreads, kElements>,
                      RegisterRow<T, kThreads, kElements, 2>, G>(a);
 }
 template <bool kCentered, class T, class G>
 __global__ void __launch_bounds__(kRowBlock, 4) norm_backward_long(const NormBackward<T, G> a) {
+  wait_for_earlier_kernels();
   backward_streamed<kCentered, StreamedRow<T, kRowBlock, kPack<T>, 2>, G>(a);
 }
 template <bool kCentered, class T, class G>
 __global__ void __launch_bounds__(kRowBlock, 4) norm_backward_ragged(const NormBackward<T, G> a) {
+  wait_for_earlier_kernels();
   backward_streamed<kCentered, StreamedRow<T, kRowBlock, 1, 2>, G>(a);
 }
 
@@ -199,6 +202,7 @@ template <class Real, class W, class B>
 __global__ void __launch_bounds__(kSumWarps* kWarp)
     norm_add_partials(const Real* partials, int count, int sets, int cols, DeviceSink<W> dweight,
                       DeviceSink<B> dbias) {
+  wait_for_earlier_kernels();
   ACCRUE_SHARED(Real, sums, [2][kSumWarps][kWarp]);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -267,22 +271,23 @@ void launch_norm_backward(Stream stream, const ConstView& dy, const ConstView& x
                          is_aligned(a.weight) && is_aligned(a.dx.dst) && is_aligned(a.partials);
     if constexpr (!std::is_same_v<T, double>) {
       if (aligned && visit_norm_backward_class(cols, [&]<int kThreads, int kElements>() {
-            launch(norm::norm_backward<kCentered, T, G, kThreads, kElements>, grid,
-                   dim3(norm::kBackwardThreads<kThreads, kElements>), 0, stream, a);
+            launch_early(norm::norm_backward<kCentered, T, G, kThreads, kElements>, grid,
+                         dim3(norm::kBackwardThreads<kThreads, kElements>), 0, stream, a);
           }))
         return;
     }
-    launch(aligned ? norm::norm_backward_long<kCentered, T, G>
-                   : norm::norm_backward_ragged<kCentered, T, G>,
-           grid, dim3(kRowBlock), 0, stream, a);
+    launch_early(aligned ? norm::norm_backward_long<kCentered, T, G>
+                         : norm::norm_backward_ragged<kCentered, T, G>,
+                 grid, dim3(kRowBlock), 0, stream, a);
   });
   if (!sums) return;
   visit_sink<T>(dweight, [&]<class W>() {
     visit_sink<T>(dbias, [&]<class B>() {
-      launch(norm::norm_add_partials<Real, W, B>, dim3(blocks_for(cols, kWarp)),
-             dim3(norm::kSumWarps * kWarp), 0, stream, rows > 0 ? partials.data<Real>() : nullptr,
-             static_cast<int>(grid.x), kCentered ? 2 : 1, static_cast<int>(cols),
-             DeviceSink<W>(dweight), DeviceSink<B>(dbias));
+      launch_early(norm::norm_add_partials<Real, W, B>, dim3(blocks_for(cols, kWarp)),
+                   dim3(norm::kSumWarps * kWarp), 0, stream,
+                   rows > 0 ? partials.data<Real>() : nullptr, static_cast<int>(grid.x),
+                   kCentered ? 2 : 1, static_cast<int>(cols), DeviceSink<W>(dweight),
+                   DeviceSink<B>(dbias));
     });
   });
 }

@@ -76,16 +76,19 @@ __device__ __forceinline__ void forward(const NormForward<typename Row::Element>
 
 template <bool kCentered, class T, int kThreads, int kElements>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>) norm_forward(const NormForward<T> a) {
+  wait_for_earlier_kernels();
   forward<kCentered, RegisterRow<T, kThreads, kElements>>(a);
 }
 template <bool kCentered, class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     norm_forward_long(const NormForward<T> a) {
+  wait_for_earlier_kernels();
   forward<kCentered, StreamedRow<T, kThreads, kPack<T>>>(a);
 }
 template <bool kCentered, class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     norm_forward_ragged(const NormForward<T> a) {
+  wait_for_earlier_kernels();
   forward<kCentered, StreamedRow<T, kThreads, 1>>(a);
 }
 }  // namespace norm

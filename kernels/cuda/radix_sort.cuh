@@ -28,6 +28,7 @@ struct Sorted {
 template <class Source>
 __global__ void __launch_bounds__(kThreads)
     radix_count(const Source source, unsigned n, int shift, unsigned* counts) {
+  wait_for_earlier_kernels();
   ACCRUE_SHARED(unsigned, digits, [kDigits]);
   const unsigned thread = threadIdx.x;
   digits[thread] = 0;
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(kThreads)
 inline constexpr int kScanThreads = 1024;
 template <int kScanPerThread>
 __global__ void __launch_bounds__(kScanThreads) radix_scan(unsigned* counts, unsigned n) {
+  wait_for_earlier_kernels();
   constexpr int kScanWarps = kScanThreads / kWarp;
   ACCRUE_SHARED(unsigned, warp_sums, [kScanWarps]);
   const unsigned thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
@@ -87,6 +89,7 @@ template <class Source>
 __global__ void __launch_bounds__(kThreads)
     radix_move(const Source source, unsigned n, int shift, const unsigned* before, unsigned* keys,
                unsigned* positions) {
+  wait_for_earlier_kernels();
   ACCRUE_SHARED(unsigned, digits, [kWarps][kDigits]);
   const unsigned thread = threadIdx.x, lane = thread % kWarp, warp = thread / kWarp;
 #pragma unroll
@@ -140,12 +143,12 @@ radix::Sorted radix_sort(Stream stream, const SortPlan& plan, const Source& sour
     unsigned* positions = keys + plan.n;
     const int shift = number * SortPlan::kBits;
     using From = std::remove_cvref_t<decltype(from)>;
-    launch(radix::radix_count<From>, tiles, dim3(radix::kThreads), 0, stream, from, n, shift,
-           counts);
-    launch(radix::radix_scan<4>, dim3(1), dim3(radix::kScanThreads), 0, stream, counts,
-           radix::kDigits * tiles.x);
-    launch(radix::radix_move<From>, tiles, dim3(radix::kThreads), 0, stream, from, n, shift, counts,
-           keys, positions);
+    launch_early(radix::radix_count<From>, tiles, dim3(radix::kThreads), 0, stream, from, n, shift,
+                 counts);
+    launch_early(radix::radix_scan<4>, dim3(1), dim3(radix::kScanThreads), 0, stream, counts,
+                 radix::kDigits * tiles.x);
+    launch_early(radix::radix_move<From>, tiles, dim3(radix::kThreads), 0, stream, from, n, shift,
+                 counts, keys, positions);
     sorted = {keys, positions};
   };
   pass(source, 0);

@@ -53,6 +53,7 @@ template <int kGroup, class Value, class Put>
 __global__ void __launch_bounds__(kReduceThreads)
     sum_ranges(std::int64_t rows, std::int64_t n, std::int64_t range, std::int64_t ranges,
                Value value, Put put) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = typename Value::Real;
   constexpr int kV = Value::kVector, kGroups = kReduceThreads / kGroup;
   ACCRUE_SHARED(double, scratch, [kReduceThreads / accrue::cuda::kWarp]);
@@ -87,6 +88,7 @@ template <class Value, class Put>
 __global__ void __launch_bounds__(kReduceThreads)
     sum_columns(std::int64_t n, std::int64_t inner, std::int64_t range, std::int64_t ranges,
                 std::int64_t tiles, Value value, Put put) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = typename Value::Real;
   constexpr int kV = Value::kVector;
   ACCRUE_SHARED(double, sums, [kV][kReduceThreads]);
@@ -128,7 +130,7 @@ void reduce_stage(Stream stream, const ReducePlan& plan, std::int64_t range, std
   if (plan.inner == 1) {
     const std::int64_t units = plan.outer * ranges;
     const bool wide = (plan.n < range ? plan.n : range) > 1024;
-    accrue::cuda::launch(
+    accrue::cuda::launch_early(
         wide ? sum_ranges<kReduceThreads, Value, Put> : sum_ranges<accrue::cuda::kWarp, Value, Put>,
         dim3(blocks_for(units, wide ? 1 : kReduceThreads / accrue::cuda::kWarp)),
         dim3(kReduceThreads), 0, stream, plan.outer, plan.n, range, ranges, value, put);
@@ -137,7 +139,7 @@ void reduce_stage(Stream stream, const ReducePlan& plan, std::int64_t range, std
   int width = 1;
   while (width < accrue::cuda::kWarp && width * Value::kVector < plan.inner) width *= 2;
   const std::int64_t tile = width * Value::kVector, tiles = (plan.inner + tile - 1) / tile;
-  accrue::cuda::launch(
+  accrue::cuda::launch_early(
       sum_columns<Value, Put>, dim3(blocks_for(plan.outer * ranges * tiles, 1)),
       dim3(static_cast<unsigned>(width), static_cast<unsigned>(kReduceThreads / width)), 0, stream,
       plan.n, plan.inner, range, ranges, tiles, value, put);

@@ -233,7 +233,7 @@ inline constexpr int kWarpColumns = 1024, kWideRow = 512;
 /// One group of kThreads threads for every row.
 template <int kThreads, class Args>
 void launch_rows(Stream stream, void (*kernel)(Args), const Args& args) {
-  launch(kernel, dim3(blocks_for(args.rows, kRowsPerBlock<kThreads>)),
-         dim3(kRowBlockThreads<kThreads>), 0, stream, args);
+  launch_early(kernel, dim3(blocks_for(args.rows, kRowsPerBlock<kThreads>)),
+               dim3(kRowBlockThreads<kThreads>), 0, stream, args);
 }
 }  // namespace accrue::kernels::cuda

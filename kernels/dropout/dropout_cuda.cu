@@ -6,12 +6,14 @@
 namespace accrue::kernels::cuda {
 namespace {
 using accrue::cuda::DeviceSink;
-using accrue::cuda::launch;
+using accrue::cuda::launch_early;
+using accrue::cuda::wait_for_earlier_kernels;
 
 template <class Access, class T, class G>
 __global__ void __launch_bounds__(RowGrid::kThreads)
     masked_scale(RowGrid grid, DropoutMask mask, accumulate_t<T> factor, const T* dy,
                  DeviceSink<G> dx) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const auto place = grid.place();
   if (!grid.has(place)) return;
@@ -44,8 +46,8 @@ void dropout_backward(Stream stream, const DropoutBackward& a) {
     accrue::cuda::visit_sink<T>(a.dx, [&]<class G>() {
       const DeviceSink<G> dx(a.dx);
       const bool aligned = grid.aligned(dy, sizeof(T)) && grid.aligned(dx.dst, sizeof(G));
-      launch(aligned ? masked_scale<Aligned, T, G> : masked_scale<Ragged, T, G>, grid.grid(),
-             grid.block(), 0, stream, grid, mask, factor, dy, dx);
+      launch_early(aligned ? masked_scale<Aligned, T, G> : masked_scale<Ragged, T, G>, grid.grid(),
+                   grid.block(), 0, stream, grid, mask, factor, dy, dx);
     });
   });
 }

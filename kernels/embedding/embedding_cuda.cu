@@ -33,12 +33,14 @@ template <class I>
 __global__ void __launch_bounds__(kThreads)
     embedding_gather(const I* tokens, std::int64_t n, const uint4* table, uint4* y,
                      std::int64_t vocabulary, std::int64_t width, DeviceFault* fault) {
+  wait_for_earlier_kernels();
   gather(tokens, n, table, y, vocabulary, width, fault);
 }
 template <class I, class W>
 __global__ void __launch_bounds__(kThreads)
     embedding_gather_ragged(const I* tokens, std::int64_t n, const W* table, W* y,
                             std::int64_t vocabulary, std::int64_t width, DeviceFault* fault) {
+  wait_for_earlier_kernels();
   gather(tokens, n, table, y, vocabulary, width, fault);
 }
 
@@ -65,6 +67,7 @@ struct TokenKeys {
 // first[v]: the first place in the sorted keys that holds v or more; v = 0 .. vocabulary.
 __global__ void __launch_bounds__(kThreads)
     embedding_first(const unsigned* keys, unsigned n, unsigned vocabulary, unsigned* first) {
+  wait_for_earlier_kernels();
   const unsigned v = blockIdx.x * kThreads + threadIdx.x;
   if (v > vocabulary) return;
   unsigned low = 0, high = n;
@@ -186,10 +189,12 @@ __device__ __forceinline__ void add_rows(const Gradient<T, G>& a) {
 }
 template <class T, class G>
 __global__ void __launch_bounds__(kThreads) embedding_add(const Gradient<T, G> a) {
+  wait_for_earlier_kernels();
   add_rows<true>(a);
 }
 template <class T, class G>
 __global__ void __launch_bounds__(kThreads) embedding_add_ragged(const Gradient<T, G> a) {
+  wait_for_earlier_kernels();
   add_rows<false>(a);
 }
 }  // namespace
@@ -202,9 +207,9 @@ void embedding_forward(Stream stream, const EmbeddingForward& a) {
   const dim3 grid(blocks_for(n, kWarps));
   visit_int(a.tokens.dtype, [&]<class I>() {
     const auto run = [&]<class W>(auto* kernel, W) {
-      launch(kernel, grid, dim3(kThreads), 0, stream, a.tokens.data<I>(), n,
-             static_cast<const W*>(a.weight.ptr), static_cast<W*>(a.y.ptr), vocabulary,
-             bytes / static_cast<std::int64_t>(sizeof(W)), fault);
+      launch_early(kernel, grid, dim3(kThreads), 0, stream, a.tokens.data<I>(), n,
+                   static_cast<const W*>(a.weight.ptr), static_cast<W*>(a.y.ptr), vocabulary,
+                   bytes / static_cast<std::int64_t>(sizeof(W)), fault);
     };
     if (rows_aligned(a.weight.ptr, cols, size) && is_aligned(a.y.ptr))
       run(embedding_gather<I>, uint4{});
@@ -238,8 +243,8 @@ void embedding_backward(Stream stream, const EmbeddingBackward& a) {
     });
   const bool all = a.dweight.beta != 1;
   if (all)
-    launch(embedding_first, dim3(blocks_for(a.vocabulary + 1, kThreads)), dim3(kThreads), 0, stream,
-           sorted.keys, static_cast<unsigned>(n), vocabulary, first);
+    launch_early(embedding_first, dim3(blocks_for(a.vocabulary + 1, kThreads)), dim3(kThreads), 0,
+                 stream, sorted.keys, static_cast<unsigned>(n), vocabulary, first);
   visit_float(a.dy.dtype, [&]<class T>() {
     visit_sink<T>(a.dweight, [&]<class G>() {
       const Gradient<T, G> args{
@@ -247,9 +252,9 @@ void embedding_backward(Stream stream, const EmbeddingBackward& a) {
           static_cast<unsigned>(n), vocabulary, static_cast<int>(cols)};
       const bool aligned = cols % kPerLane == 0 && rows_aligned(args.dy, cols, sizeof(T)) &&
                            is_aligned(args.dweight.dst);
-      launch(aligned ? embedding_add<T, G> : embedding_add_ragged<T, G>,
-             dim3(blocks_for(all ? a.vocabulary : n, kWarps), blocks_for(cols, kSlab)),
-             dim3(kThreads), 0, stream, args);
+      launch_early(aligned ? embedding_add<T, G> : embedding_add_ragged<T, G>,
+                   dim3(blocks_for(all ? a.vocabulary : n, kWarps), blocks_for(cols, kSlab)),
+                   dim3(kThreads), 0, stream, args);
     });
   });
 }

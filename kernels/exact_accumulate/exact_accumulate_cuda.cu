@@ -97,12 +97,14 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_leaves(Leaves::Table table, const std::int64_t* exponents, int tensors,
                unsigned long long* observed) {
+  wait_for_earlier_kernels();
   add_chunk<kPack<T>, sizeof(T) == 2 ? 1 : 2, T>(table, exponents, tensors, observed);
 }
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_leaves_ragged(Leaves::Table table, const std::int64_t* exponents, int tensors,
                       unsigned long long* observed) {
+  wait_for_earlier_kernels();
   add_chunk<1, 4, T>(table, exponents, tensors, observed);
 }
 
@@ -131,12 +133,14 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     unfold(Results::Table table, const std::int64_t* exponents, int tensors,
            const std::int64_t* observed) {
+  wait_for_earlier_kernels();
   unfold_chunk<kPack<T>, T>(table, exponents, tensors, observed);
 }
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     unfold_ragged(Results::Table table, const std::int64_t* exponents, int tensors,
                   const std::int64_t* observed) {
+  wait_for_earlier_kernels();
   unfold_chunk<1, T>(table, exponents, tensors, observed);
 }
 

@@ -18,6 +18,7 @@ constexpr int kPerBlock = kChunks * static_cast<int>(kNormChunk);
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_pieces(SegmentBatch batch, const T* __restrict__ grads, double* __restrict__ sums) {
+  accrue::cuda::wait_for_earlier_kernels();
   const auto part = batch.part(kPerBlock);
   const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup;
   const int lane = thread % kGroup * kVector;
@@ -78,6 +79,7 @@ __device__ __forceinline__ bool finite(double v) {
 __global__ void __launch_bounds__(kNormLanes)
     finish(const double* sums, std::int64_t pieces, StepState* state, ScheduleSpec schedule,
            double max_norm) {
+  accrue::cuda::wait_for_earlier_kernels();
   ACCRUE_SHARED(double, lanes, [kNormLanes]);
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0;
@@ -119,8 +121,8 @@ void square_sums(Stream stream, const SquareSums& a) {
   };
   const auto run = [&]<class T>() {
     for_each_batch(from_cuts, kPerBlock, first_piece, [&](const SegmentBatch& batch, dim3 grid) {
-      accrue::cuda::launch(sum_pieces<T>, grid, dim3(kThreads), 0, stream, batch, a.grads.data<T>(),
-                           sums);
+      accrue::cuda::launch_early(sum_pieces<T>, grid, dim3(kThreads), 0, stream, batch,
+                                 a.grads.data<T>(), sums);
     });
   };
   if (a.grads.dtype == DType::kF64)
@@ -130,8 +132,8 @@ void square_sums(Stream stream, const SquareSums& a) {
 }
 
 void global_norm(Stream stream, const GlobalNorm& a) {
-  accrue::cuda::launch(finish, dim3(1), dim3(kNormLanes), 0, stream,
-                       static_cast<const double*>(a.sums.ptr), a.sums.shape.numel(), a.state,
-                       a.schedule, a.max_norm);
+  accrue::cuda::launch_early(finish, dim3(1), dim3(kNormLanes), 0, stream,
+                             static_cast<const double*>(a.sums.ptr), a.sums.shape.numel(), a.state,
+                             a.schedule, a.max_norm);
 }
 }  // namespace accrue::kernels::cuda

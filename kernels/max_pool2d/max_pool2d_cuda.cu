@@ -19,6 +19,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const T* x, T* y, int* places, std::int64_t planes, WindowAxis height,
                    WindowAxis width) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const std::int64_t pixel = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t pixels = height.output * width.output;
@@ -54,6 +55,7 @@ template <class T, class G>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const T* dy, const int* places, DeviceSink<G> dx, std::int64_t planes,
                     WindowAxis height, WindowAxis width) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const std::int64_t pixel = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const std::int64_t pixels = height.input * width.input;
@@ -77,9 +79,9 @@ __global__ void __launch_bounds__(kThreads)
 
 void max_pool2d_forward(Stream stream, const MaxPool2dForward& a) {
   visit_float(a.x.dtype, [&]<class T>() {
-    launch(&forward_kernel<T>, plane_grid(a.y.shape), kThreads, 0, stream, a.x.data<T>(),
-           a.y.data<T>(), a.places ? a.places.data<int>() : nullptr, a.x.shape[0] * a.x.shape[1],
-           a.height, a.width);
+    launch_early(&forward_kernel<T>, plane_grid(a.y.shape), kThreads, 0, stream, a.x.data<T>(),
+                 a.y.data<T>(), a.places ? a.places.data<int>() : nullptr,
+                 a.x.shape[0] * a.x.shape[1], a.height, a.width);
   });
 }
 
@@ -87,9 +89,9 @@ void max_pool2d_backward(Stream stream, const MaxPool2dBackward& a) {
   if (!a.dx) return;
   visit_float(a.dy.dtype, [&]<class T>() {
     visit_sink<T>(a.dx, [&]<class G>() {
-      launch(&backward_kernel<T, G>, plane_grid(a.dx.dst.shape), kThreads, 0, stream,
-             a.dy.data<T>(), a.places.data<int>(), DeviceSink<G>(a.dx),
-             a.dx.dst.shape[0] * a.dx.dst.shape[1], a.height, a.width);
+      launch_early(&backward_kernel<T, G>, plane_grid(a.dx.dst.shape), kThreads, 0, stream,
+                   a.dy.data<T>(), a.places.data<int>(), DeviceSink<G>(a.dx),
+                   a.dx.dst.shape[0] * a.dx.dst.shape[1], a.height, a.width);
     });
   });
 }

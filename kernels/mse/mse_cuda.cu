@@ -9,7 +9,8 @@ using accrue::cuda::blocks_for;
 using accrue::cuda::DeviceSink;
 using accrue::cuda::is_aligned;
 using accrue::cuda::kPack;
-using accrue::cuda::launch;
+using accrue::cuda::launch_early;
+using accrue::cuda::wait_for_earlier_kernels;
 
 constexpr int kThreads = 256, kVectors = 2;
 
@@ -41,6 +42,7 @@ template <int kV, class T, class A, class B>
 __global__ void __launch_bounds__(kThreads)
     gradient(std::int64_t n, const accumulate_t<T>* dsum, const T* x, const T* target,
              DeviceSink<A> dx, DeviceSink<B> dtarget) {
+  wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const C twice = 2 * *dsum;
   const std::int64_t first =
@@ -103,9 +105,9 @@ void mse_backward(Stream stream, const MseBackward& a) {
     accrue::cuda::visit_sink<T>(a.dx, [&]<class A>() {
       accrue::cuda::visit_sink<T>(a.dtarget, [&]<class B>() {
         const std::int64_t per_block = kThreads * kVectors * (aligned ? kPack<T> : 1);
-        launch(aligned ? gradient<kPack<T>, T, A, B> : gradient<1, T, A, B>,
-               dim3(blocks_for(n, per_block)), dim3(kThreads), 0, stream, n, a.dsum.data<C>(), x,
-               target, DeviceSink<A>(a.dx), DeviceSink<B>(a.dtarget));
+        launch_early(aligned ? gradient<kPack<T>, T, A, B> : gradient<1, T, A, B>,
+                     dim3(blocks_for(n, per_block)), dim3(kThreads), 0, stream, n, a.dsum.data<C>(),
+                     x, target, DeviceSink<A>(a.dx), DeviceSink<B>(a.dtarget));
       });
     });
   });

@@ -9,6 +9,7 @@ template <class Access, class T>
 __global__ void __launch_bounds__(RowGrid::kThreads)
     add_masked(RowGrid grid, DropoutMask mask, accumulate_t<T> factor, const T* x, const T* f,
                T* y) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const auto place = grid.place();
   if (!grid.has(place)) return;
@@ -44,8 +45,8 @@ void residual_add_forward(Stream stream, const ResidualAddForward& a) {
     const auto factor = static_cast<accumulate_t<T>>(dropout_scale(a.p));
     const bool aligned =
         grid.aligned(x, sizeof(T)) && grid.aligned(f, sizeof(T)) && grid.aligned(y, sizeof(T));
-    accrue::cuda::launch(aligned ? add_masked<Aligned, T> : add_masked<Ragged, T>, grid.grid(),
-                         grid.block(), 0, stream, grid, mask, factor, x, f, y);
+    accrue::cuda::launch_early(aligned ? add_masked<Aligned, T> : add_masked<Ragged, T>,
+                               grid.grid(), grid.block(), 0, stream, grid, mask, factor, x, f, y);
   });
 }
 }  // namespace accrue::kernels::cuda

@@ -82,6 +82,7 @@ template <class Access, bool kInterleaved, class T, class G>
 __global__ void __launch_bounds__(kThreads)
     rotate(Frequencies frequencies, Rotation r, accumulate_t<T> sign, const T* x,
            DeviceSink<G> out) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   constexpr int kV = Access::template kWidth<T>;
   const int groups = r.pairs / kV, units = groups * r.head_lanes;
@@ -136,8 +137,9 @@ void run(Stream stream, const T* x, const Shape& shape, const RopeOptions& optio
     for (int i = 0; i < r.pairs; ++i)
       frequencies.of[i] = std::pow(
           options.base, -2.0 * static_cast<double>(first + i) / static_cast<double>(shape[3]));
-    accrue::cuda::launch(kernel, dim3(accrue::cuda::blocks_for(r.rows, r.rows_per_block)),
-                         dim3(kThreads), 0, stream, frequencies, r, static_cast<C>(sign), x, out);
+    accrue::cuda::launch_early(kernel, dim3(accrue::cuda::blocks_for(r.rows, r.rows_per_block)),
+                               dim3(kThreads), 0, stream, frequencies, r, static_cast<C>(sign), x,
+                               out);
   }
 }
 }  // namespace

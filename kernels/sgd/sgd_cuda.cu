@@ -102,6 +102,7 @@ __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64
 template <class C, class P, class T>
 __global__ void __launch_bounds__(kThreads)
     update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, P, T> b) {
+  accrue::cuda::wait_for_earlier_kernels();
   if (state->skip) return;
   const auto part = batch.part(kPerBlock);
   const Step<C> s{static_cast<C>(state->scale),
@@ -136,8 +137,8 @@ void run(Stream stream, const Sgd& a) {
   for_each_batch(
       a.segments, kPerBlock, [](const Segment& s) { return s.decay; },
       [&](const SegmentBatch& batch, dim3 grid) {
-        accrue::cuda::launch(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch, constants,
-                             a.state, blocks);
+        accrue::cuda::launch_early(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch,
+                                   constants, a.state, blocks);
       });
 }
 }  // namespace

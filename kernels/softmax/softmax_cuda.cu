@@ -65,31 +65,37 @@ __device__ __forceinline__ void backward(const Backward<typename Row::Element, G
 
 template <class T, int kThreads, int kElements>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>) softmax_rows(const Forward<T> a) {
+  wait_for_earlier_kernels();
   forward<RegisterRow<T, kThreads, kElements>>(a);
 }
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_rows_long(const Forward<T> a) {
+  wait_for_earlier_kernels();
   forward<StreamedRow<T, kThreads, kPack<T>>>(a);
 }
 template <class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_rows_ragged(const Forward<T> a) {
+  wait_for_earlier_kernels();
   forward<StreamedRow<T, kThreads, 1>>(a);
 }
 template <class T, class G, int kThreads, int kElements>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>)
     softmax_gradient(const Backward<T, G> a) {
+  wait_for_earlier_kernels();
   backward<RegisterRow<T, kThreads, kElements, 2>, G>(a);
 }
 template <class T, class G, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_gradient_long(const Backward<T, G> a) {
+  wait_for_earlier_kernels();
   backward<StreamedRow<T, kThreads, kPack<T>, 2>, G>(a);
 }
 template <class T, class G, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     softmax_gradient_ragged(const Backward<T, G> a) {
+  wait_for_earlier_kernels();
   backward<StreamedRow<T, kThreads, 1, 2>, G>(a);
 }
 }  // namespace

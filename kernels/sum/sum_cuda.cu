@@ -6,13 +6,15 @@
 namespace accrue::kernels::cuda {
 namespace {
 using accrue::cuda::DeviceSink;
-using accrue::cuda::launch;
+using accrue::cuda::launch_early;
+using accrue::cuda::wait_for_earlier_kernels;
 
 // Rows of the grid: of the middle when inner is 1 (one number of dy for each), else of dx, along
 // which dy runs.
 template <class Access, bool kOne, class T, class G>
 __global__ void __launch_bounds__(RowGrid::kThreads)
     spread(RowGrid grid, std::int64_t n, accumulate_t<T> factor, const T* dy, DeviceSink<G> dx) {
+  wait_for_earlier_kernels();
   using Real = typename DeviceSink<G>::Real;
   const auto place = grid.place();
   if (!grid.has(place)) return;
@@ -65,8 +67,8 @@ void sum_backward(Stream stream, const SumBackward& a) {
       const auto kernel =
           one ? (aligned ? spread<Aligned, true, T, G> : spread<Ragged, true, T, G>)
               : (aligned ? spread<Aligned, false, T, G> : spread<Ragged, false, T, G>);
-      launch(kernel, grid.grid(), grid.block(), 0, stream, grid, plan.n,
-             static_cast<accumulate_t<T>>(a.factor), dy, dx);
+      launch_early(kernel, grid.grid(), grid.block(), 0, stream, grid, plan.n,
+                   static_cast<accumulate_t<T>>(a.factor), dy, dx);
     });
   });
 }

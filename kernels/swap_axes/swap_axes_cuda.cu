@@ -11,6 +11,7 @@ template <class Access, class T, class G>
 __global__ void __launch_bounds__(RowGrid::kThreads)
     swap_rows(RowGrid grid, std::int64_t first, std::int64_t second, const T* dy,
               DeviceSink<G> dx) {
+  accrue::cuda::wait_for_earlier_kernels();
   using C = accumulate_t<T>;
   const auto place = grid.place();
   if (!grid.has(place)) return;
@@ -39,8 +40,8 @@ void swap_axes_backward(Stream stream, const SwapAxesBackward& a) {
     accrue::cuda::visit_sink<T>(a.dx, [&]<class G>() {
       const DeviceSink<G> dx(a.dx);
       const bool aligned = grid.aligned(dy, sizeof(T)) && grid.aligned(dx.dst, sizeof(G));
-      accrue::cuda::launch(aligned ? swap_rows<Aligned, T, G> : swap_rows<Ragged, T, G>,
-                           grid.grid(), grid.block(), 0, stream, grid, first, second, dy, dx);
+      accrue::cuda::launch_early(aligned ? swap_rows<Aligned, T, G> : swap_rows<Ragged, T, G>,
+                                 grid.grid(), grid.block(), 0, stream, grid, first, second, dy, dx);
     });
   });
 }

@@ -109,6 +109,8 @@ def faults_of(kernel, rules):
             found.append(f'local memory or spills: {stored} bytes stored, {loaded} loaded')
     if not kernel.threads:
         found.append('no launch bound (__launch_bounds__)')
+    if int(re.sub(r'\D', '', kernel.arch)) >= 90 and not kernel.waits:
+        found.append('touches memory or exits before wait_for_earlier_kernels()')
     demand = rules.demand(kernel)
     wide = {d: sum(kernel.count('global', d, b) for b in (128, 256)) for d in ('load', 'store')}
     if demand in ('loads', 'both') and not wide['load']:

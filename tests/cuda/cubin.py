@@ -8,6 +8,7 @@ Facts it rests on, for sm_80 to sm_120 (tests/cuda/cubin_test.py compiles kernel
   - loads and stores have their width in bits 73 to 75: 8u, 8s, 16u, 16s, 32, 64, 128 bits; asynchronous copies
     to shared memory in bits 73 to 74 (before sm_100) or 74 to 75: 32, 64, 128; 256-bit ones are operations of
     their own;
+  - griddepcontrol.wait is an operation of its own;
   - .nv.info holds (format, attribute, size, payload) records: registers and stack frame of each function;
     .nv.info.<kernel> the launch bounds; from sm_90 on, .nv.shared.<kernel> begins with 1 KiB of the system's.
 """
@@ -32,6 +33,7 @@ OPERATIONS = {
     0x17e: ('global', 'load', 256), 0x17f: ('global', 'store', 256),
 }
 ASYNC_COPY = 0x1ae
+EXIT, WAIT_FOR_EARLIER_KERNELS = 0x14d, 0x02e  # griddepcontrol.wait, from sm_90 on
 
 
 class Unreadable(Exception):
@@ -47,6 +49,7 @@ class Kernel:
     shared: int = 0          # bytes, static
     stack: int = 0           # bytes: spills, arrays that are indexed, calls
     threads: int = 0         # the launch bound; 0: none
+    waits: bool = False      # for the kernels before it, ahead of every access to global memory and every exit
     accesses: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     name: str = ''           # demangled
 
@@ -93,6 +96,16 @@ def _accesses(code, major):
     return counts
 
 
+def _waits(code):
+    for low, _ in struct.iter_unpack('<QQ', code):
+        operation = low & 0x1ff
+        if operation == WAIT_FOR_EARLIER_KERNELS:
+            return True
+        if operation in (EXIT, ASYNC_COPY) or OPERATIONS.get(operation, ('shared',))[0] in ('global', 'generic'):
+            return False
+    return False
+
+
 def read_cubin(elf, source='', variant=''):
     """The kernels of one cubin. `variant`: the letter after the architecture, which a cubin does not know."""
     machine, = struct.unpack_from('<H', elf, 18)
@@ -133,7 +146,7 @@ def read_cubin(elf, source='', variant=''):
         stack = max([frames[symbol]] + [n for name, n in frames.items() if name.startswith(f'${symbol}$')])
         file = re.search(r'_GLOBAL__N__[0-9a-f]{8}_\d+_(\w+?)_cu_[0-9a-f]{8}', symbol)
         kernels.append(Kernel(symbol, f'{major}{variant}', file[1] + '.cu' if file else source, registers[symbol],
-                              shared, stack, threads, _accesses(code, major)))
+                              shared, stack, threads, _waits(code), _accesses(code, major)))
     return kernels
 
 

@@ -98,7 +98,7 @@ class Reader(unittest.TestCase):
                 r"Compiling entry function '(\w+)' for '\w+'\n.*Function properties for \1\n\s*(\d+) bytes stack frame, "
                 r'(\d+) bytes spill stores, (\d+) bytes spill loads\n.*Used (\d+) registers', log)}
             got = cubin.read_file(os.path.join(SCRATCH, 'probe.cubin'))
-            self.assertEqual(len(got), 4)
+            self.assertEqual(len(got), 7)
             self.assertEqual({k.symbol for k in got}, set(want), log)
             for k in got:
                 with self.subTest(arch=arch, kernel=k.symbol):
@@ -192,6 +192,9 @@ class Check(unittest.TestCase):
                 self.assertRegex(text, r'faults: calls \(sm_\w+\): stack frame of \d+ bytes')
                 self.assertRegex(text, r'faults: unbounded \(sm_\w+\): no launch bound')
                 self.assertNotRegex(text, r'faults: unbounded \(sm_\w+\): (stack|local)')
+                early = {'indexes', 'calls', 'unbounded', 'reads_early', 'exits_early'} if arch != '80' else set()
+                self.assertEqual(set(re.findall(r'faults: (\w+) \(sm_\w+\): touches memory or exits before', text)),
+                                 early)
 
     def test_narrow_kernels_of_a_memory_bound_op_are_refused_and_good_ones_pass(self):
         code, lines = check(compile_probe('gelu_cuda.cu'))

@@ -4,6 +4,7 @@
   #include <cmath>
   #include <memory>
   #include <accrue/core/backend.h>
+  #include <accrue/core/programmatic_launch.h>
   #include <accrue/optim/optim.h>
   #include "tests/support/catch.h"
   #include "tests/support/devices.h"
@@ -134,6 +135,21 @@ TEST_CASE("cuda: a step never makes the host wait for the device", "[optim][cuda
   CHECK(s.host_synchronizations == 0);
   CHECK(s.pageable_copies == 0);
   CHECK(std::isfinite(t.report().loss));
+}
+
+TEST_CASE("cuda: every kernel of a step may be launched early, and none need be", "[optim][cuda]") {
+  const auto run = [](bool on) {
+    set_programmatic_launch(on);
+    Training t(Device::cuda(), DType::kBF16, nn::GptShape::kLlama);
+    simcuda::reset_statistics();
+    t.step(0);
+    set_programmatic_launch(true);
+    const simcuda::Statistics s = simcuda::statistics();
+    CHECK(s.launches > 50);
+    CHECK(s.early_launches == (on ? s.launches : 0));
+    return t.weights();
+  };
+  CHECK(run(true) == run(false));
 }
   #endif
 #endif

@@ -128,6 +128,10 @@ void report_missing() {
 
 void leave() {
   Thread& me = *running;
+  if (me.may_not_yet) {
+    report("early-launch", function_name(launch_now->function) +
+                               ": a thread exits without wait_for_earlier_kernels()");
+  }
   finish_copies(me.number);
   me.state = State::kDone;
   --block.live;
@@ -173,7 +177,10 @@ void run_block(uint3 index, std::uint32_t operation) {
   block.aborted = false;
   block.votes_or = block.votes_count = 0;
   block.votes_and = 1;
-  for (int i = 0; i < n; ++i) threads[i].state = State::kNew;
+  for (int i = 0; i < n; ++i) {
+    threads[i].state = State::kNew;
+    threads[i].may_not_yet = launch_now->early;
+  }
   for (int w = 0; w * 32 < n; ++w) {
     const int lanes = std::min(32, n - w * 32);
     warps[w].exists = lanes == 32 ? ~0u : (1u << lanes) - 1;
@@ -277,6 +284,8 @@ cudaError_t run_grid(const Launch& launch, std::uint32_t operation) {
   }
   return abort_reason;
 }
+
+void wait_for_earlier_kernels() { running->may_not_yet = false; }
 
 void barrier(const char* file, int line) { barrier_vote(Vote::kOr, 0, file, line); }
 

@@ -49,6 +49,7 @@ struct Thread {
   char* stack;
   std::uint16_t number;
   State state;
+  bool may_not_yet;  // of an early launch, before wait_for_earlier_kernels()
   uint3 index;
   const char* waits_in;
   const char* file;
@@ -111,6 +112,7 @@ struct Launch {
   dim3 grid, block;
   std::size_t shared_bytes;
   std::size_t shared_limit;
+  bool early;
   Invoke invoke;
   std::vector<unsigned char> arguments;
 };

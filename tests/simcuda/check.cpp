@@ -276,6 +276,9 @@ void check_kernel_access(std::uintptr_t at, std::size_t bytes, Touch touch, cons
       return;
     }
     if (!checking) return;
+    if (running->may_not_yet) {
+      say_access("early-launch", ", before wait_for_earlier_kernels(),", touch, at, bytes, pc);
+    }
     if (a->checked != now.operation) check_use(*a, at, bytes, touch, pc);
     const std::size_t offset = at - a->base;
     const unsigned shift = alignment(offset, bytes);

@@ -40,7 +40,7 @@ cudaError_t check_shape(dim3 g, dim3 b) {
 
 cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::size_t shared_bytes,
                         cudaStream_t stream, Invoke invoke, const void* arguments,
-                        std::size_t bytes) {
+                        std::size_t bytes, bool early) {
   const Lock lock;
   if (const cudaError_t e = check_stream(stream, "kernel launch")) return result(e);
   if (const cudaError_t e = injected(Call::kLaunch)) return result(e);
@@ -51,12 +51,14 @@ cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::s
   if (const cudaError_t e = check_shape(grid, block_size)) return result(e);
   if (shared_bytes > dynamic_limit(function)) return result(cudaErrorInvalidValue);
   ++control().statistics.launches;
+  if (early) ++control().statistics.early_launches;
   const auto* const first = static_cast<const unsigned char*>(arguments);
   const auto launch = std::make_shared<Launch>(Launch{function,
                                                       grid,
                                                       block_size,
                                                       shared_bytes,
                                                       shared_limit(function),
+                                                      early,
                                                       invoke,
                                                       {first, first + bytes}});
   Work work;

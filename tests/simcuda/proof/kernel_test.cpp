@@ -85,6 +85,7 @@ const Bug kBugs[] = {
     {"long_fill", "out-of-bounds"},
     {"long_move", "out-of-bounds"},
     {"structure", "out-of-bounds"},
+    {"reads_too_early", "early-launch"},
     {"newest_group", "cp.async", kPtx},
     {"copy_never_awaited", "cp.async", kPtx},
     {"copy_seen_by_others", "race", kPtx},
@@ -185,6 +186,19 @@ TEST_CASE("a kernel that does not end is reported and ended, the next one runs")
   CHECK(reports[0].file == "planted_bugs.cu");
   CHECK(reports[0].line == line_of(name));
   CHECK(f.run("histogram", false).empty());
+}
+
+TEST_CASE("a thread of an early launch that exits without waiting is reported once") {
+  Fixture f;
+  simcuda::reset_statistics();
+  CHECK(f.run("ends_too_early", false).empty());
+  const auto reports = f.run("ends_too_early", true);
+  REQUIRE(reports.size() == 1);
+  CHECK(reports[0].kind == "early-launch");
+  CHECK_THAT(reports[0].text, Catch::Contains("ends_too_early") && Catch::Contains("exits"));
+  CHECK(f.run("reads_too_early, not launched early", true).empty());
+  CHECK(simcuda::statistics().early_launches == 2);
+  CHECK(simcuda::statistics().launches == 3);
 }
 
 TEST_CASE("shared memory beyond 48 KiB, static and dynamic, needs to be asked for") {

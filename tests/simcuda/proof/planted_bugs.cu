@@ -253,6 +253,22 @@ __global__ void last_block_sums(const float* in, float* partial, unsigned* count
   *out = sum;
 }
 
+// A programmatic dependent launch: what the kernel before it writes is not there yet.
+__global__ void reads_too_early(float* out, const float* in, int wrong) {
+  float value = 0;
+  if (wrong) value = in[threadIdx.x];  // bug: reads_too_early
+  simcuda::wait_for_earlier_kernels();
+  if (!wrong) value = in[threadIdx.x];
+  out[threadIdx.x] = value;
+}
+
+__global__ void ends_too_early(float* out, int n, int wrong) {
+  const int i = int(threadIdx.x);
+  if (wrong && i >= n) return;
+  simcuda::wait_for_earlier_kernels();
+  if (i < n) out[i] = 1.0f;
+}
+
 }  // namespace
 
 using simcuda::launch;
@@ -297,6 +313,10 @@ cudaError_t run_planted(const std::string& name, bool bug, const Buffers& b, cud
   if (name == "endless_barriers") return launch(endless_barriers, 1, 64, 0, s, w);
   if (name == "host_pointer")
     return launch(host_pointer, 1, 32, 0, s, b.out, bug ? b.pageable : b.in);
+  if (name == "reads_too_early") return launch(true, reads_too_early, 1, 32, 0, s, b.out, b.in, w);
+  if (name == "reads_too_early, not launched early")
+    return launch(reads_too_early, 1, 32, 0, s, b.out, b.in, w);
+  if (name == "ends_too_early") return launch(true, ends_too_early, 1, 64, 0, s, b.out, 40, w);
   if (name == "last_block_sums")
     return launch(last_block_sums, 8, 64, 0, s, b.in, b.out, reinterpret_cast<unsigned*>(b.bins),
                   b.out + 16, w);

@@ -58,6 +58,7 @@ void barrier(const char* file, int line);
 enum class Vote { kOr, kAnd, kCount };
 int barrier_vote(Vote vote, int predicate, const char* file, int line);
 void fence();
+void wait_for_earlier_kernels();
 
 bool is_global(const void* p);
 bool is_shared(const void* p);

@@ -12,7 +12,7 @@ namespace simcuda {
 using Invoke = void (*)(const void* function, const unsigned char* arguments);
 cudaError_t launch_impl(const void* function, dim3 grid, dim3 block, std::size_t shared_bytes,
                         cudaStream_t stream, Invoke invoke, const void* arguments,
-                        std::size_t bytes);
+                        std::size_t bytes, bool early);
 
 template <class... P>
 struct Arguments {
@@ -44,9 +44,11 @@ struct Arguments {
   }
 };
 
+/// early: as a programmatic dependent launch. Its threads may touch device memory, and exit, only
+/// after wait_for_earlier_kernels().
 template <class... P, class... A>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                   cudaStream_t stream, A&&... arguments) {
+cudaError_t launch(bool early, void (*kernel)(P...), dim3 grid, dim3 block,
+                   std::size_t shared_bytes, cudaStream_t stream, A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "one argument for each parameter of the kernel");
   static_assert((std::is_trivially_copyable_v<P> && ...), "kernel parameters are plain data");
   using All = Arguments<P...>;
@@ -54,7 +56,12 @@ cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shar
   alignas(64) unsigned char bytes[All::kBytes + 1];
   All::store(bytes, std::index_sequence_for<P...>{}, P(std::forward<A>(arguments))...);
   return launch_impl(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
-                     All::invoke, bytes, All::kBytes);
+                     All::invoke, bytes, All::kBytes, early);
+}
+template <class... P, class... A>
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                   cudaStream_t stream, A&&... arguments) {
+  return launch(false, kernel, grid, block, shared_bytes, stream, std::forward<A>(arguments)...);
 }
 
 }  // namespace simcuda

@@ -66,6 +66,7 @@ void delay(cudaStream_t stream, int operations);
 
 struct Statistics {
   std::uint64_t launches = 0;
+  std::uint64_t early_launches = 0;  ///< those of them that were programmatic dependent launches
   std::uint64_t copies = 0;
   std::uint64_t pageable_copies = 0;  ///< asynchronous copies that were not asynchronous
   std::uint64_t memsets = 0;
