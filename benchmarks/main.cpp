@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <accrue/config.h>
 #include <accrue/core/isa.h>
@@ -141,8 +142,11 @@ int main(int argc, char** argv) {
   for (CLI::App* sub : {list, run}) {
     sub->add_option("pattern", o.pattern, "a part of \"op kernel size dtype\"; all without it");
     sub->add_option("--op", o.op, "only the cases of this op");
-    sub->add_option("--dtype", o.dtype, "only cases of this dtype")
-        ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
+    sub->add_option("--dtype", o.dtype,
+                    "only cases of this dtype: float32, bfloat16, float64, or f32, bf16, f64")
+        ->transform(CLI::CheckedTransformer(std::map<std::string, std::string>{
+            {"f32", "float32"}, {"bf16", "bfloat16"}, {"f64", "float64"}}))
+        ->option_text("TEXT");
   }
   run->add_option(
          "--device", o.device,

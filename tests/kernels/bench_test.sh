@@ -23,4 +23,15 @@ declined=$(grep -c "^attention_[a-z]*_cudnn .* bfloat16 *$why$" "$scratch/text")
 [ "$(grep -A2 "\"declined\": \"$why\"" "$scratch/bench.json" | grep -c '"kernel": "attention_[a-z]*_cudnn"')" = "$declined" ] ||
   fault "the JSON does not say who declined"
 ! grep -A4 '"declined"' "$scratch/bench.json" | grep -E '"(seconds|rate|error)"' || fault "the JSON has figures"
+
+# As docs/benchmarking.md writes it. Short names of dtypes are names.
+documented=$(sed -nE 's,^build/release/benchmarks/accrue-bench (run .*) result\.json$,\1,p' "${BASH_SOURCE[0]%/*}/../../docs/benchmarking.md")
+[ -n "$documented" ] || fault "docs/benchmarking.md has no example"
+# shellcheck disable=SC2086
+"$bench" $documented "$scratch/documented.json" --seconds 0 > "$scratch/text" || fault "the documented '$documented' fails"
+[ "$(grep -c '^layer_norm.* float32 ' "$scratch/text")" -gt 0 ] || fault "the documented run has no case"
+! grep -q 'bfloat16' "$scratch/text" || fault "--dtype f32 lets other dtypes through"
+for dtype in bf16:bfloat16 f64:float64; do
+  [ "$("$bench" list --op gelu --dtype "${dtype%:*}")" = "$("$bench" list --op gelu --dtype "${dtype#*:}")" ] || fault "${dtype%:*} is not ${dtype#*:}"
+done
 [ "$faults" = 0 ]
