@@ -38,6 +38,11 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [ -x "$ours" ] || { echo "train.sh: $ours is not there: build the target train_bench" >&2; exit 1; }
+blas=/usr/lib/$(uname -m)-linux-gnu/openblas-openmp
+[ "$python" != /usr/bin/python3 ] || [ -d "$blas" ] || {
+  echo "train.sh: $blas is not there: the peer would be slow on another BLAS (Debian: apt-get install libopenblas0-openmp)" >&2
+  exit 1
+}
 "$python" -c 'import torch' || { echo "train.sh: $python has no torch (Debian: apt-get install python3-torch)" >&2; exit 1; }
 
 work=$(mktemp -d)
@@ -55,7 +60,6 @@ answer() { # file descriptor, what is awaited
   read -r reply <&"$1" || { echo "train.sh: the $2 ended early" >&2; exit 1; }
 }
 peer() {
-  local blas=/usr/lib/x86_64-linux-gnu/openblas-openmp
   exec env LD_LIBRARY_PATH="$blas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 THP_MEM_ALLOC_ENABLE=1 MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 \
     MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=67108864 \
