@@ -55,7 +55,8 @@ void declare(CLI::App& app, Asked& a) {
   app.add_option("--vocabulary", m.vocabulary, "Size of the vocabulary")
       ->check(positive)
       ->group("Model");
-  app.add_flag("--tied,!--no-tied", m.tied_head, "Share the token embedding with the output head")
+  app.add_flag("--tied,!--no-tied", m.tied_head,
+               "Share the token embedding with the output head, which is the default")
       ->group("Model");
   app.add_option("--dtype", a.run.dtype, "f32, or bf16 with float32 master weights")
       ->check(CLI::IsMember({"f32", "bf16"}))

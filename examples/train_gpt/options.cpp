@@ -95,7 +95,8 @@ Parsed parse(int argc, char** argv, Options& o) {
       ->check(CLI::Range(0.0, 0.99))
       ->group("Model");
   app.add_flag("--tied,!--no-tied", o.model.tied_head,
-               "Share the token embedding with the output head")
+               "Share the token embedding with the output head, which is the default; --no-tied: a "
+               "head of its own")
       ->group("Model");
 
   app.add_option("-n,--ranks", o.ranks,
@@ -173,10 +174,12 @@ Parsed parse(int argc, char** argv, Options& o) {
       ->group("Optimizer");
   app.add_option("--steps", o.steps, "Optimizer steps")->check(positive)->group("Optimizer");
   app.add_option("--lr", o.lr, "Learning rate after warm-up")->check(rate)->group("Optimizer");
-  app.add_option("--min-lr", o.min_lr, "Learning rate at the end (linear, cosine)")
+  app.add_option("--min-lr", o.min_lr,
+                 "Learning rate at the end (linear, cosine). Not given: at most a tenth of --lr")
       ->check(rate)
       ->group("Optimizer");
-  app.add_option("--warmup", o.warmup, "Steps of linear warm-up")
+  app.add_option("--warmup", o.warmup,
+                 "Steps of linear warm-up. Not given: at most a tenth of --steps")
       ->check(natural)
       ->group("Optimizer");
   app.add_option("--schedule", o.schedule, "constant, linear or cosine")
@@ -259,7 +262,8 @@ Parsed parse(int argc, char** argv, Options& o) {
       ->check(natural)
       ->group("Output");
   app.add_flag("--pictures,!--no-pictures", o.pictures,
-               "Draw memory.svg, and loss.svg when gnuplot is present")
+               "Draw memory.svg, and loss.svg when gnuplot is present, which is the default; "
+               "--no-pictures: neither")
       ->group("Output");
   app.add_option("--trace", o.trace,
                  "Write what ran when in the second step into this file, for ui.perfetto.dev")
@@ -272,8 +276,11 @@ Parsed parse(int argc, char** argv, Options& o) {
   app.footer(
       "Exit codes: 0 done, 2 bad arguments, 77 out of memory or budget too small, 78 damaged file, "
       "79 too many steps\n"
-      "that were not finite, 81 stopped by a signal with everything saved (go on with --resume), 1 "
-      "anything else.");
+      "that were not finite, 81 stopped by a signal with everything saved (go on with --resume), "
+      "130 interrupted a\n"
+      "second time, at once and without saving; of several ranks also 75 another is lost or late, "
+      "76 or 80 they differ,\n"
+      "82 started in a way that cannot work; 1 anything else.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

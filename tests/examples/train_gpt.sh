@@ -23,6 +23,26 @@ done
 grep -q '"validation":' "$work/first/log.jsonl" || fail "no validation loss in the log"
 expect_text "predicted peak" "the plan is announced"
 grep -qE '^peak     \[[PGOAWC.]{40}\] ' <<< "$out" || fail "no bar of the memory in: $out"
+if command -v gnuplot > /dev/null; then
+  grep -q '<svg' "$work/first/loss.svg" || fail "gnuplot is here, but loss.svg is not"
+fi
+status='loss [0-9.]+  val [0-9.]+  [0-9]+ tokens/s  ETA [0-9:]+  peak [0-9.]+ [KM]iB'
+grep -qE "^step 8/8  $status\$" <<< "$out" || fail "no plain line with loss, tokens/s, ETA and peak in: $out"
+
+# On a terminal: one line, drawn again and again, with a bar.
+on_terminal=(script -qec "stty cols 120; exec '$program' --data '$work/text.txt' --out '$work/terminal' --layers 1 --channels 16 \
+  --heads 2 --context 16 --steps 8 --batch 10 --micro 4 --sample 0 --eval-every 4 --save-every 0 --no-pictures" /dev/null)
+if command -v script > /dev/null; then
+  run "${on_terminal[@]}"
+  expect_rc 0 "on a terminal"
+  drawn=$(tr '\r' '\n' <<< "$out")
+  grep -qE "^\[#{30}\] step 8/8  $status" <<< "$drawn" || fail "no full bar on a terminal: $out"
+  grep -qE '^\[#+\.+\] step [1-7]/8  loss ' <<< "$drawn" || fail "no bar that grows on a terminal: $out"
+  ! grep -qE '^step [0-9]+/8' <<< "$drawn" || fail "plain lines on a terminal: $out"
+  [ ! -e "$work/terminal/loss.tsv" ] || fail "--no-pictures, and yet loss.tsv"
+else
+  echo "left out: the bar on a terminal; there is no script(1) here"
+fi
 
 train traced --trace "$work/trace.json"
 expect_rc 0 "a traced run"
@@ -39,6 +59,40 @@ for threads in 1 2 3; do
 done
 train other --seed 2
 [ "$(hash_of)" != "$reference" ] || fail "another seed gives the same hash"
+
+# A token file with the bytes of a text trains the same weights. Its format stands in data/token_file.h.
+mix64() { # x: sets mixed; bash shifts signed numbers
+  local x=$(($1 + 0x9E3779B97F4A7C15))
+  x=$(((x ^ (x >> 30 & 0x3FFFFFFFF)) * 0xBF58476D1CE4E5B9))
+  x=$(((x ^ (x >> 27 & 0x1FFFFFFFFF)) * 0x94D049BB133111EB))
+  mixed=$((x ^ (x >> 31 & 0x1FFFFFFFF)))
+}
+little() { # number, bytes
+  local i
+  for ((i = 0; i < $2; ++i)); do printf '\\x%02x' $(($1 >> 8 * i & 255)); done
+}
+token_file() { # text file, token file
+  local tokens=() body="" sum=0 i mixed
+  mapfile -t tokens < <(od -An -v -tu1 -w1 "$1" | tr -d ' ')
+  for i in "${!tokens[@]}"; do
+    mix64 $((i * 0xD1342543DE82EF95 + tokens[i]))
+    sum=$((sum + mixed))
+    body+=$(printf '\\x%02x\\x00' "${tokens[i]}")
+  done
+  printf "ACCRUTOK$(little 1 4)$(little 2 4)$(little ${#tokens[@]} 8)$(little 256 8)$(little $((64 + 2 * ${#tokens[@]})) 8)" > "$2"
+  printf "$(little "$sum" 8)$(little 0 16)$body" >> "$2"
+}
+head -c 3000 "$text" > "$work/short.txt"
+token_file "$work/short.txt" "$work/short.bin"
+train short --data "$work/short.txt"
+expect_rc 0 "a short text"
+short=$(hash_of)
+train short-bin --data "$work/short.bin"
+expect_rc 0 "--data with a token file"
+[ "$(hash_of)" = "$short" ] || fail "a token file gives another hash than its text: $(hash_of), not $short: $err"
+printf 'x' >> "$work/short.bin"
+train short-bin --data "$work/short.bin"
+expect_rc 78 "a damaged token file"
 
 # Stopped after 4 of 8 steps (the later checkpoint removed), then resumed from another folder: the same weights.
 cp -r "$work/first" "$work/half"
@@ -248,6 +302,9 @@ expect_rc 79 "a run that explodes"
 help=$("$program" --help)
 for flag in --batch --micro --memory --threads --dtype --resume --hash --steps; do
   grep -q -- "$flag" <<< "$help" || fail "--help does not name $flag"
+done
+for text in 'default; --no-tied' 'at most a tenth of --steps' '130 interrupted'; do
+  grep -qF -- "$text" <<< "$help" || fail "--help does not say '$text'"
 done
 
 end
