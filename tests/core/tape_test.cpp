@@ -385,6 +385,31 @@ TEST_CASE("Tape: 100000 nodes need no stack, and each is freed as soon as it has
   CHECK(allocator.stats().live <= before + 256);
 }
 
+TEST_CASE("Tape: 100000 nodes that never run backward are freed without a stack", "[core][tape]") {
+  const bool cleared = GENERATE(true, false);
+  Allocator& allocator = Allocator::of(Device::cpu());
+  const std::int64_t before = allocator.stats().live;
+  std::int64_t highest = 0;
+  {
+    Tape tape;
+    Tensor y = vec({1});
+    tape.watch(y);
+    const Tape::Scope on(tape);
+    for (int i = 0; i < 100000; ++i) {
+      Tensor next = Tensor::zeros({1}, DType::kF32);
+      tape.record(Keeper{next, &highest}, {&y}, next);
+      y = next;
+    }
+    CHECK(allocator.stats().live - before >= 100000 * 64);
+    if (cleared) {
+      tape.clear();
+      CHECK(allocator.stats().live <= before + 256);
+    }
+  }
+  CHECK(allocator.stats().live == before);
+  CHECK(highest == 0);
+}
+
 TEST_CASE("Tape: clear drops everything", "[core][tape]") {
   Tape tape;
   Tensor x = vec({1}), y;
