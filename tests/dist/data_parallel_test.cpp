@@ -167,7 +167,7 @@ TEST_CASE("data parallel: 500 random cases give the bits of one rank", "[dist][r
   CHECK(empty > count / 8);
 }
 
-TEST_CASE("data parallel: worlds, uneven shares and numerics", "[dist][ranks]") {
+TEST_CASE("data parallel: worlds, uneven shares and numerics; B03, B04", "[dist][ranks]") {
   const std::vector<Terms> steps(2, all_used({5, 64, 3, 130}, 7));
   const Outcome want = train(steps, one_rank(steps[0]));
   for (const auto numerics : {Numerics::kDefault, Numerics::kExact})

@@ -154,7 +154,8 @@ TEST_CASE("B01, B02: whatever the micro-batch, the mean is over the samples", "[
   }
 }
 
-TEST_CASE("B34, B35: a run is one step of the schedule, on one rank or many", "[optim][step]") {
+TEST_CASE("B34: a run is one step of the schedule, however many micro-batches it has",
+          "[optim][step]") {
   const optim::Schedule schedule = optim::cosine(1.0, 25, 0.0, 5);
   const std::vector<float> x(4, 0.5f);
   Slope m(schedule);
