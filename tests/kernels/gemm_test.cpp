@@ -95,7 +95,7 @@ TEST_CASE("gemm: the same bits for any number of threads", "[kernels][gemm][cpu]
     providers.insert(providers.end(), {GemmProvider::kOneDnn, GemmProvider::kOneDnnPrimitive});
   for (const GemmProvider p : providers) {
     kernels::set_gemm_provider(p);
-    for (const Types& t : {kTypes[0], kTypes[1], kTypes[6]}) {
+    for (const Types& t : {kTypes[0], kTypes[1], kTypes[2], kTypes[6]}) {
       const Problem problem{.size = {150, 210, 700}, .types = t, .ta = true, .beta = 1};
       set_num_threads(1);
       const auto one = bits(problem.run());

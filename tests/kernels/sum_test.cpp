@@ -87,10 +87,13 @@ TEST_CASE("sum: a million numbers keep their digits, the same bits for any threa
   set_num_threads(1);
   const double one = sum(t).item();
   const auto rows = sum(t, -1).to_vector<float>(), cols = sum(t, 0).to_vector<float>();
-  set_num_threads(3);
-  CHECK(sum(t).item() == one);
-  CHECK(sum(t, -1).to_vector<float>() == rows);
-  CHECK(sum(t, 0).to_vector<float>() == cols);
+  for (const int n : {2, 7}) {
+    set_num_threads(n);
+    CHECK(sum(t).item() == one);
+    CHECK(sum(t, -1).to_vector<float>() == rows);
+    CHECK(sum(t, 0).to_vector<float>() == cols);
+    if (!default_device().is_cpu()) break;  // they are the cpu's
+  }
   set_num_threads(threads);
   CHECK(std::abs(one - want) <= 1e-7 * want);
   CHECK(std::abs(static_cast<double>(naive) - want) > 2e-6 * want);

@@ -29,6 +29,7 @@ TEST_CASE("threads: element by element", "[kernels][threads]") {
   same_bits("scale", one, [](const Inputs& in) { return scale(in[0], 0.3); });
   same_bits("cast", one, [](const Inputs& in) { return cast(in[0], DType::kF64); });
   same_bits("swiglu", two, [](const Inputs& in) { return swiglu(in[0], in[1]); });
+  same_bits("add", two, [](const Inputs& in) { return add(in[0], in[1]); });
   same_bits("mul", two, [](const Inputs& in) { return mul(in[0], in[1]); });
   same_bits("sub", two, [](const Inputs& in) { return sub(in[0], in[1]); });
   same_bits("residual_add", two, [](const Inputs& in) {
@@ -37,6 +38,7 @@ TEST_CASE("threads: element by element", "[kernels][threads]") {
     return residual_add(in[0], in[1], 0.3, random, 1);
   });
   const std::vector<OpInput> repeated{input("a", {4099, 9}), input("b", {9})};
+  same_bits("add, repeated", repeated, [](const Inputs& in) { return add(in[0], in[1]); });
   same_bits("mul, repeated", repeated, [](const Inputs& in) { return mul(in[0], in[1]); });
   same_bits("sub, repeated", repeated, [](const Inputs& in) { return sub(in[0], in[1]); });
 }
@@ -51,6 +53,33 @@ TEST_CASE("threads: row by row", "[kernels][threads]") {
   same_bits("rope", {input("x", {2, 300, 3, 34})}, [](const Inputs& in) { return rope(in[0]); });
   same_bits("linear", {input("x", {130, 70}), input("weight", {200, 70}), input("bias", {200})},
             [](const Inputs& in) { return linear(in[0], in[1], in[2]); });
+  same_bits("swap_axes", {input("x", {130, 7, 48})},
+            [](const Inputs& in) { return swap_axes(in[0]); });
+  same_bits("batch_norm", {input("x", {8, 48, 129}), norm[1], norm[2]}, [](const Inputs& in) {
+    BatchMoments moments;
+    add_batch_moments(in[0], moments);
+    return batch_norm(in[0], in[1], in[2], moments);
+  });
+}
+
+TEST_CASE("threads: sums", "[kernels][threads]") {
+  const std::vector<OpInput> x{input("x", {5, 16411})}, rows{input("x", {301, 170})};
+  same_bits("sum", x, [](const Inputs& in) { return sum(in[0]); });
+  same_bits("mean", x, [](const Inputs& in) { return mean(in[0]); });
+  same_bits("sum of the rows", x, [](const Inputs& in) { return sum(in[0], 0); });
+  same_bits("sum of each row", rows, [](const Inputs& in) { return sum(in[0], -1); });
+  same_bits("mean of the rows", rows, [](const Inputs& in) { return mean(in[0], 0); });
+}
+
+TEST_CASE("threads: products of many matrices, and attention", "[kernels][threads]") {
+  const std::int64_t n = default_device().is_cpu() ? 130 : 20;  // the threads are the cpu's
+  same_bits("matmul", {input("a", {3, n, 70}), input("b", {3, 70, n + 70})},
+            [](const Inputs& in) { return matmul(in[0], in[1]); });
+  for (const bool causal : {true, false})
+    same_bits(
+        causal ? "causal attention" : "attention",
+        {input("q", {1, n, 4, 24}), input("k", {1, n + 10, 2, 24}), input("v", {1, n + 10, 2, 24})},
+        [=](const Inputs& in) { return attention(in[0], in[1], in[2], {.causal = causal}); });
 }
 
 TEST_CASE("threads: losses", "[kernels][threads]") {
