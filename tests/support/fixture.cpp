@@ -38,19 +38,30 @@ std::vector<double> to_doubles(const Tensor& t) {
   });
 }
 
-void check_near(const std::string& what, const std::vector<double>& got,
-                const std::vector<double>& want, double tolerance) {
+namespace {
+void check_within(const std::string& what, const std::vector<double>& got,
+                  const std::vector<double>& want, double tolerance, double scale) {
   INFO(what);
   REQUIRE(got.size() == want.size());
-  double largest = 1;
-  for (const double w : want) largest = std::max(largest, std::abs(w));
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const double error = std::abs(got[i] - want[i]) / largest;
-    if (error <= tolerance) continue;
-    INFO("element " << i << ": got " << got[i] << ", want " << want[i]);
-    CHECK(error <= tolerance);
-    return;
-  }
+  for (const double w : want) scale = std::max(scale, std::abs(w));
+  std::size_t worst = 0;
+  double error = -1;
+  for (std::size_t i = 0; i < want.size(); ++i)
+    if (const double e = std::abs(got[i] - want[i]); !(e <= error)) {  // a NaN stays the worst
+      error = e;
+      worst = i;
+      if (std::isnan(e)) break;
+    }
+  if (want.empty()) return;
+  INFO("element " << worst << ": got " << got[worst] << ", want " << want[worst]
+                  << "; relative to the largest: " << error / scale);
+  CHECK(error <= tolerance * scale);
+}
+}  // namespace
+
+void check_near(const std::string& what, const std::vector<double>& got,
+                const std::vector<double>& want, double tolerance) {
+  check_within(what, got, want, tolerance, 1);
 }
 
 void check_near(const std::string& what, const Tensor& got, const std::vector<double>& want,
@@ -58,5 +69,17 @@ void check_near(const std::string& what, const Tensor& got, const std::vector<do
   INFO(what);
   REQUIRE(got.defined());
   check_near(what, to_doubles(got), want, tolerance);
+}
+
+void check_relative(const std::string& what, const std::vector<double>& got,
+                    const std::vector<double>& want, double tolerance) {
+  check_within(what, got, want, tolerance, 0);
+}
+
+void check_relative(const std::string& what, const Tensor& got, const std::vector<double>& want,
+                    double tolerance) {
+  INFO(what);
+  REQUIRE(got.defined());
+  check_relative(what, to_doubles(got), want, tolerance);
 }
 }  // namespace accrue::test

@@ -34,4 +34,9 @@ void check_near(const std::string& what, const std::vector<double>& got,
                 const std::vector<double>& want, double tolerance);
 void check_near(const std::string& what, const Tensor& got, const std::vector<double>& want,
                 double tolerance);
+/// The same with tolerance * max |want|, however small that is: as gradients want it.
+void check_relative(const std::string& what, const std::vector<double>& got,
+                    const std::vector<double>& want, double tolerance);
+void check_relative(const std::string& what, const Tensor& got, const std::vector<double>& want,
+                    double tolerance);
 }  // namespace accrue::test
