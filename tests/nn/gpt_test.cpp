@@ -4,6 +4,7 @@
 #include <accrue/optim/optim.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
+#include "tests/support/fixture.h"
 #include "tests/support/tiny_gpt.h"
 
 using namespace accrue;
@@ -104,6 +105,58 @@ TEST_CASE("gpt: a token's logits do not depend on later tokens, nor on the other
   const std::size_t row = kVocabulary;
   for (std::size_t i = 0; i < 3 * row; ++i) CHECK(a[i] == Approx(b[i]).margin(1e-6));
   for (std::size_t i = 0; i < 5 * row; ++i) CHECK(a[i] == Approx(c[5 * row + i]).margin(1e-6));
+}
+
+TEST_CASE("gpt: a tied head computes what its own would with the same weights; B22", "[nn][gpt]") {
+  const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
+  struct Made {
+    ParameterSet set;
+    nn::Gpt gpt;
+    double loss = 0;
+    explicit Made(nn::GptConfig c, bool tied) : gpt(set, (c.tied_head = tied, c)) {
+      set.allocate(default_device(), DType::kF32);
+      nn::initialize(set, 5);
+    }
+    void run(const RaggedBatch::Micro& micro) {
+      optim::Window window(set);
+      {
+        Tape tape;
+        const Tape::Scope on(tape);
+        window.add(tape, gpt.loss(micro.tokens, micro.targets, micro.random));
+      }
+      loss = window.loss();
+    }
+    const Parameter& parameter(std::string_view name) const {
+      for (const Parameter& p : set.all())
+        if (p.name == name) return p;
+      throw std::runtime_error("no such parameter");
+    }
+    std::vector<double> gradient(std::string_view name) const {
+      const Parameter& p = parameter(name);
+      return to_doubles(set.grads().window(p.offset, p.shape));
+    }
+  };
+  const std::string embedding =
+      shape == nn::GptShape::kGpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
+  Made tied(tiny_config(shape), true), apart(tiny_config(shape), false);
+  REQUIRE(apart.set.all().size() == tied.set.all().size() + 1);
+  for (const Parameter& p : apart.set.all())
+    p.value.copy_from(tied.parameter(p.name == "lm_head.weight" ? embedding : p.name).value);
+  const RaggedBatch batch(6);
+  const auto micro = batch.micro(0, 6);
+  tied.run(micro);
+  apart.run(micro);
+  CHECK(tied.loss == Approx(apart.loss).epsilon(1e-6));
+  for (const Parameter& p : tied.set.all()) {
+    std::vector<double> want = apart.gradient(p.name);
+    if (p.name == embedding) {
+      const auto head = apart.gradient("lm_head.weight");
+      CHECK_FALSE(head == std::vector<double>(head.size()));
+      CHECK_FALSE(want == std::vector<double>(want.size()));
+      for (std::size_t i = 0; i < want.size(); ++i) want[i] += head[i];
+    }
+    check_relative("gradient of " + p.name, tied.gradient(p.name), want, 2e-6);
+  }
 }
 
 TEST_CASE("gpt: errors carry the module path", "[nn][error]") {
