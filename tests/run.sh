@@ -7,7 +7,8 @@ source cmake/setup.sh
 
 install_packages "${accrue_packages[@]}"
 jobs=$(build_jobs)
-run cmake --preset release -DACCRUE_TESTS=ON
+# The quickstart may have been here first, with less: -U gives back the default, which is every instruction set.
+run cmake --preset release -UACCRUE_CPU_ISAS -DACCRUE_TESTS=ON -DACCRUE_BENCHMARKS=ON -DACCRUE_EXAMPLES=ON
 run cmake --build build/release --parallel "$jobs"
 # Threads that wait must sleep: the tests ask for more of them than there are processors.
 export OMP_WAIT_POLICY=passive
