@@ -178,7 +178,8 @@ CudnnTarget CudnnTarget::described(const std::string& json) {
   return t;
 }
 
-CudnnDescriptor cudnn_tensor(std::int64_t uid, DType type, const Shape& shape) {
+CudnnDescriptor cudnn_tensor(std::int64_t uid, DType type, const Shape& shape,
+                             std::int64_t alignment) {
   std::vector<std::int64_t> sizes, strides;
   for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
   strides.assign(sizes.size(), 1);
@@ -186,7 +187,7 @@ CudnnDescriptor cudnn_tensor(std::int64_t uid, DType type, const Shape& shape) {
   CudnnDescriptor t(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, {uid});
   t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, type);
-  t.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, {16});
+  t.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, {alignment});
   t.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, sizes);
   t.set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides);
   t.finalize();

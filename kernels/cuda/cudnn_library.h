@@ -89,8 +89,10 @@ struct CudnnTarget {
   static CudnnTarget described(const std::string& json);
 };
 
-/// A dense tensor of a graph; `uid` names its memory when the plan runs.
-CudnnDescriptor cudnn_tensor(std::int64_t uid, DType type, const Shape& shape);
+/// A dense tensor of a graph; `uid` names its memory when the plan runs, at a multiple of
+/// `alignment` bytes.
+CudnnDescriptor cudnn_tensor(std::int64_t uid, DType type, const Shape& shape,
+                             std::int64_t alignment = 16);
 
 /// What a plan may do beside its operation.
 struct CudnnDemands {

@@ -1,6 +1,13 @@
+#include <atomic>
+#include <accrue/config.h>
+#include <accrue/core/error.h>
 #include <accrue/core/tape.h>
+#include <accrue/kernels/cast/cast.h>
 #include <accrue/kernels/check.h>
 #include <accrue/kernels/max_pool2d/max_pool2d.h>
+#if ACCRUE_HAS_CUDA
+  #include <accrue/kernels/cuda/cudnn_pool.h>
+#endif
 
 namespace accrue {
 namespace kernels {
@@ -11,14 +18,50 @@ ACCRUE_KERNEL(max_pool2d_backward, MaxPool2dBackward);
 namespace {
 struct MaxPool2dNode {
   static constexpr std::string_view kName = "max_pool2d";
-  Tensor places;
+  Tensor places, x, y;  // places, or x and y
   kernels::WindowAxis height, width;
   void backward(BackwardContext& c) const {
-    kernels::max_pool2d_backward(
-        c.stream(),
-        {.dy = c.grad(), .places = places, .dx = c.sink(0), .height = height, .width = width});
+    const GradSink dx = c.sink(0);
+    Tensor plain;
+    if (x.defined() && dx && (dx.dst.dtype != x.dtype() || dx.alpha != 1 || dx.beta != 0))
+      plain =
+          Tensor::empty(x.shape(), x.dtype(), x.device(), {"max_pool2d.dx", Category::kWorkspace});
+    kernels::max_pool2d_backward(c.stream(), {.dy = c.grad(),
+                                              .places = places,
+                                              .dx = plain.defined() ? GradSink{plain.view()} : dx,
+                                              .height = height,
+                                              .width = width,
+                                              .x = x,
+                                              .y = y});
+    if (plain.defined()) kernels::cast_backward(c.stream(), {.dy = plain, .dx = dx});
   }
 };
+std::atomic<MaxPool2dProvider> chosen_provider{MaxPool2dProvider::kAutomatic};
+
+bool has_cudnn() {
+#if ACCRUE_HAS_CUDA && !ACCRUE_CUDA_SIM
+  return kernels::cuda::has_cudnn_pool();
+#else
+  return false;
+#endif
+}
+// Whether cuDNN computes both passes.
+#if ACCRUE_HAS_CUDA
+bool is_by_cudnn(const Tensor& x, const Tensor& y, const kernels::WindowAxis& height,
+                 const kernels::WindowAxis& width) {
+  if (max_pool2d_provider() != MaxPool2dProvider::kCudnn) return false;
+  kernels::cuda::PoolProblem p{
+      .dtype = x.dtype(), .x = x.shape(), .y = y.shape(), .height = height, .width = width};
+  if (!kernels::cuda::cudnn_max_pool2d_refusal(x.stream(), p).empty()) return false;
+  p.backward = true;
+  return kernels::cuda::cudnn_max_pool2d_refusal(x.stream(), p).empty();
+}
+#else
+bool is_by_cudnn(const Tensor&, const Tensor&, const kernels::WindowAxis&,
+                 const kernels::WindowAxis&) {
+  return false;
+}
+#endif
 
 kernels::WindowAxis axis(std::string_view name, std::int64_t input, std::int64_t kernel,
                          std::int64_t stride, std::int64_t padding, std::int64_t dilation,
@@ -31,6 +74,17 @@ kernels::WindowAxis axis(std::string_view name, std::int64_t input, std::int64_t
   return a;
 }
 }  // namespace
+
+MaxPool2dProvider max_pool2d_provider() noexcept {
+  return chosen_provider.load(std::memory_order_relaxed);
+}
+void set_max_pool2d_provider(MaxPool2dProvider p) {
+  if (p == MaxPool2dProvider::kCudnn && !has_cudnn())
+    detail::fail(ErrorCode::kUnsupported,
+                 "set_max_pool2d_provider: cuDNN 9.8 or later was not found, or this build has no "
+                 "real CUDA device; use kOwn or kAutomatic");
+  chosen_provider.store(p, std::memory_order_relaxed);
+}
 
 Tensor max_pool2d(const Tensor& x, Axes2d kernel, const MaxPool2dOptions& options) {
   constexpr std::string_view kOp = "max_pool2d";
@@ -49,12 +103,17 @@ Tensor max_pool2d(const Tensor& x, Axes2d kernel, const MaxPool2dOptions& option
   const Shape out{s[0], s[1], height.output, width.output};
   Tensor y = Tensor::empty(out, x.dtype(), x.device(), {"max_pool2d.y"}), places;
   Tape* tape = Tape::current();
-  if (tape && tape->wants({&x}))
+  const bool wanted = tape && tape->wants({&x});
+  const bool library = wanted && is_by_cudnn(x, y, height, width);
+  if (wanted && !library)
     places = Tensor::empty(out, DType::kI32, x.device(), {"max_pool2d.places"});
   kernels::max_pool2d_forward(
       x.stream(),
       {.x = x, .y = y.view(), .places = places.view(), .height = height, .width = width});
-  if (tape) tape->record(MaxPool2dNode{places, height, width}, {&x}, y);
+  if (tape)
+    tape->record(library ? MaxPool2dNode{{}, x, y, height, width}
+                         : MaxPool2dNode{places, {}, {}, height, width},
+                 {&x}, y);
   return y;
 }
 }  // namespace accrue

@@ -1,5 +1,6 @@
 #include <accrue/core/cuda/device.cuh>
 #include <accrue/core/cuda/sink.cuh>
+#include <accrue/kernels/cuda/cudnn_pool.h>
 #include <accrue/kernels/max_pool2d/max_pool2d.h>
 
 namespace accrue::kernels::cuda {
@@ -78,6 +79,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void max_pool2d_forward(Stream stream, const MaxPool2dForward& a) {
+  if (!a.places && cudnn_max_pool2d_forward(stream, a)) return;
   visit_float(a.x.dtype, [&]<class T>() {
     launch_early(&forward_kernel<T>, plane_grid(a.y.shape), kThreads, 0, stream, a.x.data<T>(),
                  a.y.data<T>(), a.places ? a.places.data<int>() : nullptr,
@@ -87,6 +89,7 @@ void max_pool2d_forward(Stream stream, const MaxPool2dForward& a) {
 
 void max_pool2d_backward(Stream stream, const MaxPool2dBackward& a) {
   if (!a.dx) return;
+  if (!a.places && a.x) return cudnn_max_pool2d_backward(stream, a);
   visit_float(a.dy.dtype, [&]<class T>() {
     visit_sink<T>(a.dx, [&]<class G>() {
       launch_early(&backward_kernel<T, G>, plane_grid(a.dx.dst.shape), kThreads, 0, stream,

@@ -15,12 +15,14 @@ fault() {
 "$bench" run --seconds 0 --json "$scratch/bench.json" | tee "$scratch/text"
 [ "${PIPESTATUS[0]}" = 0 ] || fault "a kernel does not agree, or the run failed"
 why="cuDNN declined: not on a CUDA device"
-asked=$(grep -c "^attention_[a-z]*_cudnn " "$scratch/text")
-declined=$(grep -c "^attention_[a-z]*_cudnn .* bfloat16 *$why$" "$scratch/text")
-[ "$declined" -gt 0 ] || fault "no line says that cuDNN declined"
+asked=$(grep -c "^[a-z0-9_]*_cudnn " "$scratch/text")
+declined=$(grep -c "^[a-z0-9_]*_cudnn .* [a-z]*[0-9]* *$why$" "$scratch/text")
+for op in attention max_pool2d; do
+  grep -q "^${op}_backward_cudnn .* bfloat16 *$why$" "$scratch/text" || fault "no line says that cuDNN declined $op"
+done
 [ "$declined" = "$asked" ] || fault "cuDNN was asked $asked times and declined $declined times"
 # Keys come in the order of the alphabet: figures would stand between "dtype" and the kernel.
-[ "$(grep -A2 "\"declined\": \"$why\"" "$scratch/bench.json" | grep -c '"kernel": "attention_[a-z]*_cudnn"')" = "$declined" ] ||
+[ "$(grep -A2 "\"declined\": \"$why\"" "$scratch/bench.json" | grep -c '"kernel": "[a-z0-9_]*_cudnn"')" = "$declined" ] ||
   fault "the JSON does not say who declined"
 ! grep -A4 '"declined"' "$scratch/bench.json" | grep -E '"(seconds|rate|error)"' || fault "the JSON has figures"
 
