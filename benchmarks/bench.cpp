@@ -15,6 +15,7 @@ std::vector<Op>& registered() {
   return all;
 }
 std::int64_t row_scale = 1;
+bool tiny = false;
 }  // namespace
 
 bool is_gpu() { return default_device().is_cuda() && !ACCRUE_CUDA_SIM; }
@@ -22,8 +23,10 @@ void synchronize() {
   const Device device = default_device();
   if (!device.is_cpu()) backend(device).synchronize(current_stream(device));
 }
-std::int64_t rows(std::int64_t n) { return n * row_scale; }
+std::int64_t rows(std::int64_t n) { return sized(n) * row_scale; }
 void set_row_scale(std::int64_t scale) { row_scale = scale; }
+std::int64_t sized(std::int64_t n) { return tiny ? std::max<std::int64_t>(n / 16, 1) : n; }
+void set_tiny(bool on) { tiny = on; }
 std::string size_name(const Shape& shape) {
   std::string text;
   for (int i = 0; i < shape.rank(); ++i) text += (i > 0 ? "x" : "") + std::to_string(shape[i]);

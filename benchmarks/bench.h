@@ -38,6 +38,10 @@ void synchronize();
 /// A number of rows for timing: n, or more where the device's caches would hold that.
 std::int64_t rows(std::int64_t n);
 void set_row_scale(std::int64_t scale);
+/// Tiny sizes, a sixteenth of each, for a run that only shows that everything runs (on the
+/// simulated device). rows() knows it; other sizes that would take long there are sized(n).
+std::int64_t sized(std::int64_t n);
+void set_tiny(bool on);
 /// "1024x3072"
 std::string size_name(const Shape& shape);
 

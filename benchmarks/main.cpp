@@ -15,16 +15,18 @@ struct Options {
   std::string op, pattern, dtype, json, isa, device = "cpu";
   int threads = 0;
   double seconds = 0.3;
+  bool tiny = false;
   bool selects(const std::string& op, const Case& c) const {
     return matches(pattern, op, c) && (dtype.empty() || name_of(c.dtype) == dtype);
   }
 };
 
-// Those to look into: the others build nothing.
+// Those to look into (--op gelu,linear): the others build nothing.
 std::vector<Op> ops_of(const Options& o) {
   std::vector<Op> chosen;
   for (const Op& op : ops())
-    if (o.op.empty() || op.name == o.op) chosen.push_back(op);
+    if (o.op.empty() || ("," + o.op + ",").find("," + op.name + ",") != std::string::npos)
+      chosen.push_back(op);
   return chosen;
 }
 
@@ -78,6 +80,7 @@ int run(const Options& o) {
   set_num_threads(o.threads);
   for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
     if (name_of(isa) == o.isa) set_isa(isa);
+  set_tiny(o.tiny);
   const DeviceScope scope(Device::parse(o.device));
   synchronize();  // says what is wrong with a device before anything is built
   nlohmann::json report{{"version", ACCRUE_VERSION},
@@ -158,6 +161,8 @@ int main(int argc, char** argv) {
   run->add_option("--seconds", o.seconds, "for each case; 0 checks only")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  run->add_flag("--tiny", o.tiny,
+                "small sizes, to see that everything runs (on the simulated device)");
   run->add_option("--json", o.json, "also write everything into this file");
   CLI11_PARSE(app, argc, argv);
   try {

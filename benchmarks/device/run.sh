@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Everything worth knowing from a machine with an NVIDIA GPU that is at hand for under ten minutes, in one folder: the
-# device, its ceilings, the whole test suite, compute-sanitizer on a part of it, kernels beside the ceilings and beside
-# PyTorch (where python3 has it), a training run. Every step has a time of its own and the rest goes on after a failure.
+# device, its ceilings, a few ops checked, kernels beside the ceilings and beside PyTorch (where python3 has it), a
+# training run, matrix products by measured algorithms, compute-sanitizer on a part of the suite, and the whole suite.
+# What is worth most comes first. Every step has a time of its own and the rest goes on after a failure.
 #
 #   benchmarks/device/run.sh [--out FOLDER] [--build FOLDER] [--budget SECONDS] [--steps "a b ..."]
 #                            [--dry-run] [--simulated]
 #
 #   --out        where results go: $OUT if that is set, else build/device-report
 #   --build      an existing build to take as it is, for machines that lack what a build needs
-#   --budget     seconds for all steps (540); a step that no longer fits is cut or left out
+#   --budget     seconds for all steps (570); a step that no longer fits is cut or left out, and with more all have more
 #   --steps      only these; see --dry-run for their names
 #   --dry-run    prints every step with its time and command, and runs nothing
 #   --simulated  the same on the simulated device of the tests (preset sim), in small: to check this script
@@ -18,7 +19,7 @@
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-out=${OUT:-$root/build/device-report} build="" budget=540 only="" dry=0 simulated=0
+out=${OUT:-$root/build/device-report} build="" budget=570 only="" dry=0 simulated=0
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 bad() {
   echo "run.sh: $1; --help tells more" >&2
@@ -43,7 +44,7 @@ done
 [[ $budget =~ ^[1-9][0-9]*$ ]] || bad "--budget takes seconds, not '$budget'"
 [ -n "$out" ] || bad "--out must not be empty"
 [ -z "$build" ] || [ -d "$build" ] || [ "$dry" = 1 ] || bad "--build: no folder $build"
-steps=(tools build query ceilings tests sanitizer kernels torch training)
+steps=(tools build query ceilings check kernels training torch tuning sanitizer tests)
 for name in $only; do
   [[ " ${steps[*]} " = *" $name "* ]] || bad "--steps: no step '$name'; there are: ${steps[*]}"
 done
@@ -63,6 +64,7 @@ rows=() failures=0
 step() {
   local name=$1 seconds=$2 action=$3 left begin code verdict tail
   [ -z "$only" ] || [[ " $only " = *" $name "* ]] || return 0
+  [ "$budget" -le 570 ] || seconds=$((seconds * budget / 570))
   if [ "$dry" = 1 ]; then
     printf '%-10s at most %3d s\n' "$name" "$seconds"
     declare -f "$action" | sed '1,2d;$d'
@@ -113,11 +115,15 @@ architecture() {
   echo "${of:-native}"
 }
 
+# What all steps but the last need; that one builds the rest of the suite. A process of tests for each file, since every
+# process opens the device.
 step_build() {
   [ -z "$given" ] || left_out "an existing build was given: $given"
-  options=(-DACCRUE_CPU_ISAS="portable;avx2" -DACCRUE_BENCHMARKS=ON)
+  options=(-DACCRUE_CPU_ISAS="portable;avx2" -DACCRUE_BENCHMARKS=ON -DACCRUE_TEST_FILES=ON)
+  targets=(cuda_ceilings accrue-bench accrue_test_kernels train_gpt)
   [ "$simulated" = 1 ] || options+=("-DCMAKE_CUDA_ARCHITECTURES=$(architecture)-real")
-  cmake --preset "$preset" "${options[@]}" && cmake --build "$build" --parallel "$jobs"
+  [ "$simulated" = 1 ] || targets=(cuda_query "${targets[@]}")
+  cmake --preset "$preset" "${options[@]}" && cmake --build "$build" --parallel "$jobs" --target "${targets[@]}"
 }
 
 step_query() {
@@ -131,35 +137,27 @@ step_ceilings() {
   "$build/benchmarks/cuda_ceilings" "${options[@]}"
 }
 
-step_tests() {
-  options=(--no-tests=error --timeout 60 --parallel "$jobs" --output-on-failure)
-  if [ "$simulated" = 1 ]; then options+=(-R "kernels on cuda:gelu"); else options+=(-R "( on cuda:|^core:cuda:)"); fi
-  ctest --test-dir "$build" "${options[@]}" --output-junit "$out/tests.xml"
-}
+# A few ops of every kind.
+check_cases="gelu*,layer_norm*,softmax*,adamw*,attention*,embedding*"
 
-# The cases of a few ops of every kind; the whole suite would take hours under it.
-step_sanitizer() {
-  [ "$simulated" = 0 ] || left_out "the simulated device checks what compute-sanitizer checks, in every test"
-  command -v compute-sanitizer >/dev/null || left_out "no compute-sanitizer on this machine"
-  cases="gelu*,layer_norm*,softmax*,adamw*,attention*,embedding*"
-  failed=0
-  for check in memcheck racecheck synccheck initcheck; do
-    echo "--- $check"
-    ACCRUE_TEST_DEVICE=cuda timeout 22 compute-sanitizer --tool "$check" --error-exitcode 9 --print-limit 20 \
-      "$build/tests/accrue_test_kernels" -w NoTests "$cases" 2>&1 | tee "$out/sanitizer.txt"
-    failed=${PIPESTATUS[0]}
-    if [ "$failed" = 124 ] && ! grep -qE '^=+ .*(Error|Invalid|hazard|Uninitialized|divergent)' "$out/sanitizer.txt"; then
-      echo "$check: not finished within its time, nothing found until then" && failed=0
-    fi
-    [ "$failed" = 0 ] || break
-  done
-  exit "$failed"
+step_check() {
+  cases=$check_cases
+  [ "$simulated" = 0 ] || cases="gelu*"
+  ACCRUE_TEST_DEVICE=cuda "$build/tests/accrue_test_kernels" -w NoTests "$cases"
 }
 
 step_kernels() {
   options=(--seconds 0.05)
-  [ "$simulated" = 0 ] || options=(--op relu --seconds 0)
+  # Those that ask cuDNN or cuBLASLt for more than their own kernels, and one of each kind.
+  [ "$simulated" = 0 ] || options=(--op "attention,linear,max_pool2d,relu,residual_add,scale" --tiny --seconds 0)
   "$build/benchmarks/accrue-bench" run "${options[@]}" --device cuda --json "$out/bench.json"
+}
+
+step_training() {
+  options=(--dtype bf16 --layers 6 --heads 6 --channels 384 --context 256 --batch 64 --steps 200 --eval-every 100)
+  [ "$simulated" = 0 ] || options=(--layers 1 --heads 1 --channels 32 --context 16 --batch 2 --steps 3 --sample 0 --no-pictures)
+  "$build/examples/train_gpt" --device cuda "${options[@]}" --hash --save-every 0 --out "$out/.training" &&
+    cp "$out/.training/log.jsonl" "$out/training.jsonl"
 }
 
 step_torch() {
@@ -170,30 +168,62 @@ step_torch() {
   exit "${PIPESTATUS[0]}"
 }
 
-step_training() {
-  options=(--dtype bf16 --layers 6 --heads 6 --channels 384 --context 256 --batch 64 --steps 200 --eval-every 100)
-  [ "$simulated" = 0 ] || options=(--layers 1 --heads 1 --channels 32 --context 16 --batch 2 --steps 3 --sample 0 --no-pictures)
-  "$build/examples/train_gpt" --device cuda "${options[@]}" --hash --save-every 0 --out "$out/.training" &&
-    cp "$out/.training/log.jsonl" "$out/training.jsonl"
+# Decision 8: the first of cuBLASLt's heuristics, or the fastest measured?
+step_tuning() {
+  options=(--dtype bfloat16 --seconds 0.05)
+  [ "$simulated" = 0 ] || options=(--dtype bfloat16 --tiny --seconds 0)
+  for tune in 0 1; do
+    echo "ACCRUE_GEMM_TUNE=$tune"
+    ACCRUE_GEMM_TUNE=$tune "$build/benchmarks/accrue-bench" run --op linear "${options[@]}" --device cuda || exit
+  done
+}
+
+# The whole suite would take hours under it.
+step_sanitizer() {
+  [ "$simulated" = 0 ] || left_out "the simulated device checks what compute-sanitizer checks, in every test"
+  command -v compute-sanitizer >/dev/null || left_out "no compute-sanitizer on this machine"
+  failed=0
+  for check in memcheck initcheck racecheck synccheck; do
+    echo "--- $check"
+    ACCRUE_TEST_DEVICE=cuda ACCRUE_TEST_WATCHED=1 timeout 15 compute-sanitizer --tool "$check" --error-exitcode 9 \
+      --print-limit 20 "$build/tests/accrue_test_kernels" -w NoTests "$check_cases" 2>&1 | tee "$out/sanitizer.txt"
+    failed=${PIPESTATUS[0]}
+    if [ "$failed" = 124 ] && ! grep -qE '^=+ .*(Error|Invalid|hazard|Uninitialized|divergent)' "$out/sanitizer.txt"; then
+      echo "$check: not finished within its time, nothing found until then" && failed=0
+    fi
+    [ "$failed" = 0 ] || break
+  done
+  exit "$failed"
+}
+
+step_tests() {
+  options=(--no-tests=error --timeout 60 --parallel "$jobs" --output-on-failure)
+  if [ "$simulated" = 1 ]; then options+=(-R "kernels on cuda:gelu"); else options+=(-R "( on cuda:|^core:cuda)"); fi
+  if [ -z "$given" ] && [ "$simulated" = 0 ]; then
+    cmake --build "$build" --parallel "$jobs" --target accrue_test_{core,nn,optim,dist} || exit
+  fi
+  ctest --test-dir "$build" "${options[@]}" --output-junit "$out/tests.xml"
 }
 
 if [ "$dry" = 0 ]; then
   mkdir -p "$out" || bad "--out: cannot make $out"
   : >"$log"
-  export -f left_out architecture step_tools step_build step_query step_ceilings step_tests step_sanitizer step_kernels \
-    step_torch step_training
-  export root out build given preset jobs simulated
+  for name in "${steps[@]}"; do export -f "step_$name"; done
+  export -f left_out architecture
+  export root out build given preset jobs simulated check_cases
   export OMP_WAIT_POLICY=passive
 fi
-step tools 15 step_tools
-step build 240 step_build
-step query 10 step_query
-step ceilings 30 step_ceilings
-step tests 180 step_tests
-step sanitizer 100 step_sanitizer
-step kernels 120 step_kernels
-step torch 60 step_torch
-step training 60 step_training
+step tools 10 step_tools
+step build 200 step_build
+step query 5 step_query
+step ceilings 20 step_ceilings
+step check 20 step_check
+step kernels 80 step_kernels
+step training 40 step_training
+step torch 40 step_torch
+step tuning 20 step_tuning
+step sanitizer 65 step_sanitizer
+step tests 60 step_tests
 [ "$dry" = 0 ] || exit 0
 
 card=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
@@ -206,7 +236,7 @@ card=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1
   echo "| step | outcome | time | last words |"
   echo "|---|---|---:|---|"
   printf '%s\n' "${rows[@]}"
-  for name in query ceilings kernels; do
+  for name in query ceilings kernels tuning; do
     text=$(awk -v name="$name" '/^===== / { on = $2 == name; next } on && NF { print "    " $0 }' "$log")
     [ -z "$text" ] || printf '\n## %s\n\n%s\n' "$name" "$text"
   done

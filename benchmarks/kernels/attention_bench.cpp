@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
 #include <accrue/config.h>
 #include <accrue/kernels/attention/attention.h>
@@ -173,23 +174,23 @@ double error_of_first_head(const Tensor& got, std::int64_t parts, const Buffers&
 
 ACCRUE_BENCH(attention) {
   struct Size {
-    const char* name;
     std::int64_t batch, time, heads, dim;
     bool causal;
   };
   for (const DType type : {DType::kF32, DType::kBF16})
-    for (const Size& s : {Size{"4x256x12x64 causal", 4, 256, 12, 64, true},
-                          Size{"8x256x6x64 causal", 8, 256, 6, 64, true},
-                          Size{"1x1024x12x64 causal", 1, 1024, 12, 64, true},
-                          Size{"4x256x12x64 full", 4, 256, 12, 64, false}}) {
-      const auto b = std::make_shared<Buffers>(s.batch, s.time, s.heads, s.dim, s.causal, type);
+    for (const Size& s : {Size{4, 256, 12, 64, true}, Size{8, 256, 6, 64, true},
+                          Size{1, 1024, 12, 64, true}, Size{4, 256, 12, 64, false}}) {
+      const auto b = std::make_shared<Buffers>(sized(s.batch), sized(s.time), sized(s.heads), s.dim,
+                                               s.causal, type);
+      const std::string name =
+          size_name({b->batch, b->time, b->heads, b->dim}) + (s.causal ? " causal" : " full");
       const double tolerance = type == DType::kBF16 ? 2e-2 : 1e-5;
       const double products = 2.0 * b->pairs() * static_cast<double>(s.dim);
       for (const auto provider : {AttentionProvider::kOwn, AttentionProvider::kCudnn}) {
         const bool own = provider == AttentionProvider::kOwn;
         if (!own && type != DType::kBF16) continue;
         add({.kernel = own ? "attention_forward" : "attention_forward_cudnn",
-             .size = s.name,
+             .size = name,
              .dtype = type,
              .flops = 2 * products,
              .run = [=] { by(provider, [&] { b->run_forward(); }); },
@@ -197,7 +198,7 @@ ACCRUE_BENCH(attention) {
              .tolerance = tolerance,
              .declined = [=] { return own ? "" : declined(b->forward()); }});
         add({.kernel = own ? "attention_backward" : "attention_backward_cudnn",
-             .size = s.name,
+             .size = name,
              .dtype = type,
              .flops = 5 * products,
              .run = [=] { by(provider, [&] { b->run_backward(); }); },

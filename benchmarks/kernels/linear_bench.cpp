@@ -116,20 +116,19 @@ struct GeluProblem {
 }  // namespace
 
 ACCRUE_BENCH(linear) {
-  constexpr std::int64_t kRows = 1024;
+  const std::int64_t row_count = sized(1024);
   constexpr std::int64_t kSizes[][2] = {
       {768, 2304}, {768, 768}, {768, 3072}, {3072, 768}, {768, 50304}};
   for (const DType t : {DType::kF32, DType::kBF16})
     for (const auto& size : kSizes) {
-      const std::int64_t in = size[0], out = size[1];
+      const std::int64_t in = sized(size[0]), out = sized(size[1]);
       const auto shared = std::make_shared<std::unique_ptr<Problem>>();
       const auto problem = [=]() -> Problem& {
-        if (!*shared) *shared = std::make_unique<Problem>(kRows, in, out, t);
+        if (!*shared) *shared = std::make_unique<Problem>(row_count, in, out, t);
         return **shared;
       };
-      const std::string name =
-          std::to_string(kRows) + "x" + std::to_string(in) + "x" + std::to_string(out);
-      const double flops = 2.0 * static_cast<double>(kRows * in * out);
+      const std::string name = size_name({row_count, in, out});
+      const double flops = 2.0 * static_cast<double>(row_count * in * out);
       const double rounding = t == DType::kBF16 ? 4e-3 : 1e-5;
       add({.kernel = "linear_forward",
            .size = name,
@@ -192,12 +191,12 @@ ACCRUE_BENCH(linear) {
                }});
     }
   for (const GeluEpilogue way : {GeluEpilogue::kOn, GeluEpilogue::kOff}) {
-    constexpr std::int64_t kIn = 768, kOut = 3072;
-    const auto p = std::make_shared<GeluProblem>(way, kRows, kIn, kOut);
+    const std::int64_t in = sized(768), out = sized(3072);
+    const auto p = std::make_shared<GeluProblem>(way, row_count, in, out);
     add({.kernel = way == GeluEpilogue::kOn ? "linear_gelu, one product" : "linear_gelu, two steps",
-         .size = "1024x768x3072",
+         .size = size_name({row_count, in, out}),
          .dtype = DType::kBF16,
-         .flops = 2.0 * static_cast<double>(kRows * kIn * kOut),
+         .flops = 2.0 * static_cast<double>(row_count * in * out),
          .run = [p] { p->run(); },
          .error = [p] { return p->error(); },
          .tolerance = 8e-3,

@@ -54,8 +54,9 @@ ACCRUE_BENCH(max_pool2d) {
         const std::int64_t size = 112;
         const kernels::WindowAxis axis = kernels::window_axis(
             "max_pool2d", "height", size, pool.taps, pool.stride, pool.padding, 1);
-        const Shape out{8, 64, axis.output, axis.output};
-        const Shape in{8, 64, size, size};
+        const std::int64_t images = bench::sized(8), channels = bench::sized(64);
+        const Shape out{images, channels, axis.output, axis.output};
+        const Shape in{images, channels, size, size};
         const Tensor x = own ? bench::random(in, dtype, 1) : distinct(in, dtype);
         const Tensor dy = bench::random(out, dtype, 2), dx = Tensor::empty(x.shape(), dtype);
         const Tensor y = Tensor::empty(out, dtype);

@@ -1,6 +1,9 @@
 #include <atomic>
+#include <cstdlib>
+#include <string>
 #include <thread>
 #include <vector>
+#include <accrue/config.h>
 #include <accrue/core/allocator.h>
 #include <accrue/core/name_scope.h>
 #include <accrue/core/tensor.h>
@@ -383,4 +386,15 @@ TEST_CASE("format_bytes: units of 1024", "[core][allocator]") {
   CHECK(format_bytes(1536) == "1.5 KiB");
   CHECK(format_bytes(std::int64_t{3} << 29) == "1.5 GiB");
   CHECK(format_bytes(std::int64_t{5} << 40) == "5 TiB");
+}
+
+TEST_CASE("the allocators of tests keep blocks, unless somebody watches memory", "[core]") {
+#if ACCRUE_CUDA_SIM || defined(__SANITIZE_ADDRESS__)
+  const bool watched = true;
+#else
+  const char* asked = std::getenv("ACCRUE_TEST_WATCHED");
+  const bool watched = asked && std::string(asked) == "1";
+#endif
+  CHECK(Allocator::of(Device::cpu()).reuse() == !watched);
+  CHECK(Allocator::of(default_device()).reuse() == !watched);
 }

@@ -20,7 +20,7 @@ fi
 run cmake --preset cuda -B "$build" -DCMAKE_CUDA_ARCHITECTURES="$architecture-real" -DACCRUE_CPU_ISAS=portable \
   -DACCRUE_INSTALL=OFF -DCMAKE_CUDA_FLAGS=--no-compress -DCMAKE_CUDA_FLAGS_RELEASE="-O0 -DNDEBUG"
 on_device=(core kernels nn optim dist)  # what makes tensors on the device that is asked for
-programs=(train_gpt accrue-plan embed own_op ranks cuda_ceilings cuda_query nccl_bus)
+programs=(train_gpt accrue-plan embed own_op ranks accrue-bench train_bench cuda_ceilings cuda_query nccl_bus)
 for folder in "${on_device[@]}" data; do programs+=("accrue_test_$folder"); done
 run cmake --build "$build" --parallel "$(build_jobs)" --target accrue_kernels "${programs[@]}"
 
@@ -56,6 +56,7 @@ if "$build/benchmarks/cuda_query"; then
 else
   says "no NVIDIA driver" "$build/benchmarks/cuda_query"
   says "no NVIDIA driver" "$build/benchmarks/nccl_bus"
+  says "no NVIDIA driver" "$build/benchmarks/accrue-bench" run --op relu --seconds 0 --device cuda
   says "no NVIDIA driver" "$build/examples/train_gpt" "${small[@]}" --device cuda --out "$build/run-cuda"
   for folder in "${on_device[@]}"; do
     says "no NVIDIA driver" env ACCRUE_TEST_DEVICE=cuda "$build/tests/accrue_test_$folder"
@@ -72,3 +73,4 @@ run "$build/tests/accrue_test_dist" "self*"
 run "$build/tests/accrue_test_data"
 for example in embed own_op ranks; do run "$build/examples/$example"; done
 run "$build/examples/accrue-plan" --help >/dev/null
+run "$build/benchmarks/accrue-bench" run --op attention,linear,max_pool2d --tiny --seconds 0

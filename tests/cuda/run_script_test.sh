@@ -26,20 +26,23 @@ refused "no step 'kernel'" --steps "tools kernel"
 refused "no folder" --build "$scratch/nowhere"
 "$script" --help | grep -q -- --simulated || fault "run.sh --help does not explain --simulated"
 
-names="tools build query ceilings tests sanitizer kernels torch training"
+names="tools build query ceilings check kernels training torch tuning sanitizer tests"
 for options in "" --simulated; do
   # shellcheck disable=SC2086
   text=$(OUT=$scratch/dry "$script" --dry-run $options) || fault "the dry run $options failed"
   got=$(awk '/at most/ { printf "%s%s", sep, $1; sep = " " }' <<<"$text")
   [ "$got" = "$names" ] || fault "the dry run $options has the steps '$got', not '$names'"
+  sum=$(awk '/at most/ { sum += $4 } END { print sum }' <<<"$text")
+  [ "$sum" -le 570 ] || fault "the dry run $options: the steps may take $sum s, more than there are"
 done
+"$script" --dry-run --budget 1140 --steps kernels | grep -q "at most 160 s" || fault "twice the time is not twice the time of a step"
 [ ! -e "$scratch/dry" ] || fault "the dry run wrote something"
 
 # Stand-ins: they note how they were called, and do what $STAND_IN says of them: fail, sleep, or nothing.
 cat >"$scratch/bin/any" <<'PROGRAM'
 #!/usr/bin/env bash
 name=$(basename "$0")
-echo "$name $*" >>"$CALLS"
+echo "$name $* # device=${ACCRUE_TEST_DEVICE-} watched=${ACCRUE_TEST_WATCHED-} tune=${ACCRUE_GEMM_TUNE-}" >>"$CALLS"
 case " $STAND_IN " in
   *" $name:fail "*) echo "$name says why"; exit 3 ;;
   *" $name:sleep "*) sleep 60 ;;
@@ -75,12 +78,17 @@ row() { grep -E "^\| $2 \| $3 \|" "$scratch/$1/summary.md" >/dev/null || fault "
 
 played good ""
 [ "$code" = 0 ] || fault "good: exit code $code: $(cat "$scratch/good.out")"
-for step in tools query ceilings tests sanitizer kernels torch training; do row good "$step" passed; done
+for step in tools query ceilings check kernels training torch tuning sanitizer tests; do row good "$step" passed; done
 row good build "left out"
 grep -q "^# Stand-in 9000, 20" "$scratch/good/summary.md" || fault "good: the summary does not begin with card and date"
-[ "$(grep -c '^compute-sanitizer' "$scratch/good.calls")" = 4 ] || fault "good: not every sanitizer ran"
+[ "$(grep -c '^compute-sanitizer .* # device=cuda watched=1 ' "$scratch/good.calls")" = 4 ] ||
+  fault "good: not every sanitizer watched a device"
+grep -q "^accrue_test_kernels .* # device=cuda watched= " "$scratch/good.calls" || fault "good: no op was checked on cuda"
+for tune in 0 1; do
+  grep -q "^accrue-bench run --op linear .* tune=$tune$" "$scratch/good.calls" || fault "good: no products with ACCRUE_GEMM_TUNE=$tune"
+done
 grep -q "^accrue-bench run .*--device cuda" "$scratch/good.calls" || fault "good: the kernels were not timed on cuda"
-grep -qF -- "-R ( on cuda:|^core:cuda:)" "$scratch/good.calls" || fault "good: the tests were not those on cuda"
+grep -qF -- "-R ( on cuda:|^core:cuda)" "$scratch/good.calls" || fault "good: the tests were not those on cuda"
 grep -q "^train_gpt --device cuda" "$scratch/good.calls" || fault "good: no training on cuda"
 [ "$(find "$scratch/good" -type f | wc -l)" -le 8 ] || fault "good: more than 8 files: $(find "$scratch/good" -type f)"
 [ -s "$scratch/good/training.jsonl" ] || fault "good: the training's log is missing"
@@ -104,7 +112,7 @@ played some "" --steps "tests tools"
   fault "some: not only the steps asked for: $(cat "$scratch/some/summary.md")"
 
 if command -v shellcheck >/dev/null; then
-  shellcheck -x --source-path="$1" "$script" "$1/tests/cuda/check_build.sh" "${BASH_SOURCE[0]}" || fault "shellcheck has something to say"
+  shellcheck -x --source-path="$1" "$script" "$1/tests/cuda/check_build.sh" "$1/tests/cuda/run_script_simulated.sh" "${BASH_SOURCE[0]}" || fault "shellcheck has something to say"
 else
   echo "shellcheck is not here, so the scripts were not read by it"
 fi

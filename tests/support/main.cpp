@@ -6,6 +6,7 @@
 #endif
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <accrue/config.h>
 #include <accrue/core/allocator.h>
 #include <accrue/core/backend.h>
@@ -57,11 +58,21 @@ CATCH_REGISTER_LISTENER(Reports)
 
 namespace {
 constexpr int kSkipped = 77;  // what CTest takes for it
+
+bool memory_is_watched() {
+#if ACCRUE_CUDA_SIM || defined(__SANITIZE_ADDRESS__)
+  return true;
+#else
+  const char* asked = std::getenv("ACCRUE_TEST_WATCHED");
+  return asked && std::string_view(asked) == "1";
+#endif
 }
+}  // namespace
 
 /// ACCRUE_TEST_DEVICE names the default device of all tests: cpu, or cuda. Where it cannot be used,
 /// nothing runs and the exit code is 77: skipped. So it is when every test that ran has said that
-/// it was.
+/// it was. ACCRUE_TEST_WATCHED=1 is for tools that watch the memory of a device
+/// (compute-sanitizer).
 int main(int argc, char** argv) {
 #if ACCRUE_CUDA_SIM
   if (!std::getenv("SIM_DEVICES")) simcuda::set_devices(4);
@@ -75,19 +86,19 @@ int main(int argc, char** argv) {
   const accrue::DeviceScope everywhere(device);
   // Fresh memory is NaN in every test: nobody may rely on its content, and beta 0 must not read it.
   accrue::Allocator::of(accrue::Device::cpu()).set_poison(true);
-#if ACCRUE_CUDA_SIM || defined(__SANITIZE_ADDRESS__)
-  // Whoever watches memory must see every tensor at its size, and its end.
-  accrue::Allocator::of(accrue::Device::cpu()).set_reuse(false);
-#endif
+  // Whoever watches memory must see every tensor at its size, and its end. A device that is watched
+  // is not poisoned: that would be a write, and those who watch know what was never written.
+  if (memory_is_watched()) {
+    accrue::Allocator::of(accrue::Device::cpu()).set_reuse(false);
+    accrue::Allocator::of(device).set_reuse(false);
+  } else {
+    accrue::Allocator::of(device).set_poison(true);
+  }
 #if ACCRUE_CUDA_SIM
-  // The device poisons by itself, and knows what was never written.
   for (int i = 0; i < accrue::device_count(accrue::DeviceType::kCuda); ++i)
     accrue::Allocator::of(accrue::Device::cuda(i)).set_reuse(false);
   // Filling the 32 MiB of every product took most of the time.
   accrue::kernels::set_gemm_workspace_bytes(std::int64_t{1} << 20);
-#endif
-#if !ACCRUE_CUDA_SIM
-  accrue::Allocator::of(device).set_poison(true);
 #endif
   int result = Catch::Session().run(argc, argv);  // the number of failed assertions
 #if ACCRUE_CUDA_SIM
