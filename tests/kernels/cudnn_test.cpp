@@ -4,6 +4,7 @@
 #include "tests/kernels/cudnn_devices.h"
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
+#include "tests/support/devices.h"
 #if ACCRUE_HAS_CUDA
   #include <accrue/kernels/cuda/cudnn_conv.h>
 #endif
@@ -48,7 +49,7 @@ ConvProblem problem(ConvPass pass, DType t, const Shape& x, const Shape& weight,
 
 TEST_CASE("cuDNN has exact plans for our convolutions on a described device", "[kernels][cudnn]") {
   if (!has_cudnn()) {
-    WARN("skipped: cuDNN 9.8 or later is not installed");
+    skip_test("cuDNN 9.8 or later is not installed");
     return;
   }
   const auto pass =
@@ -67,7 +68,10 @@ TEST_CASE("cuDNN has exact plans for our convolutions on a described device", "[
 }
 
 TEST_CASE("cuDNN plans stay inside the workspace; nonsense has none", "[kernels][cudnn]") {
-  if (!has_cudnn()) return;
+  if (!has_cudnn()) {
+    skip_test("cuDNN 9.8 or later is not installed");
+    return;
+  }
   ConvProblem p =
       problem(ConvPass::kForward, DType::kF32, {8, 64, 56, 56}, {64, 64, 3, 3}, {.padding = 1});
   CHECK(cudnn_has_plan(p, kH200, 0, false));
