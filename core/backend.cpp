@@ -103,7 +103,7 @@ int device_count(DeviceType type) {
 }
 std::string why_no_cuda() {
 #if ACCRUE_HAS_CUDA
-  return cuda::availability().reason;
+  return cuda::why_unusable(Device::cuda(0));
 #else
   return kNoBackEnd;
 #endif

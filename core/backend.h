@@ -46,10 +46,10 @@ class Backend {
 };
 Backend& backend(Device device);
 
-/// How many devices of this kind the process can use. Never throws; asks the driver once.
+/// How many devices of this kind there are. Never throws; asks the driver once.
 int device_count(DeviceType type);
-/// Why device_count(kCuda) is 0: "no NVIDIA driver ...", "the NVIDIA driver is too old ...", "this
-/// build has no CUDA back end ..."; empty when there is one.
+/// Why Device::cuda(0) cannot be used (no driver, driver too old, no kernel for this architecture,
+/// no CUDA back end, each in its words); empty when it can. Never throws; the first call opens it.
 std::string why_no_cuda();
 
 /// The stream that ops of this thread use on a device (StreamScope changes it).

@@ -37,9 +37,10 @@ Device Device::parse(std::string_view text) {
   if (text == "meta:cuda") return meta(DeviceType::kCuda);
   if (text == "cuda") return cuda(0);
   if (text == "auto") {
-    if (device_count(DeviceType::kCuda) > 0) return cuda(0);
+    const std::string why = why_no_cuda();
+    if (why.empty()) return cuda(0);
     log(ACCRUE_HAS_CUDA ? LogLevel::kWarning : LogLevel::kDebug,
-        detail::concat("device auto: cpu, since ", why_no_cuda()));
+        detail::concat("device auto: cpu, since ", why));
     return cpu();
   }
   if (text.starts_with("cuda:")) {

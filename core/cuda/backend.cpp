@@ -144,7 +144,12 @@ Backend& backend_of(Device device) {
   static auto& all = *new std::vector<std::unique_ptr<CudaBackend>>(usize(found.devices));
   const std::lock_guard lock(mutex);
   auto& one = all[static_cast<std::size_t>(device.index)];
-  if (!one) one = std::make_unique<CudaBackend>(device);
+  if (!one) {
+    if (const std::string why = why_unusable(device); !why.empty())
+      accrue::detail::fail(ErrorCode::kUnsupported,
+                           accrue::detail::concat(device, ": ", why, "; use the device cpu"));
+    one = std::make_unique<CudaBackend>(device);
+  }
   return *one;
 }
 }  // namespace accrue::cuda

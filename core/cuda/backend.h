@@ -12,11 +12,18 @@ struct Availability {
 /// Asks the driver once; never throws.
 const Availability& availability();
 
+/// Why the device cannot be used: availability().reason, or that it has no such number, does not
+/// open, or that this build has no kernels for its architecture. "" where it can. Never throws; the
+/// first time it opens the device.
+std::string why_unusable(Device device);
+/// Loads a kernel of this build there: the code of the CUDA runtime.
+int probe_kernels(Device device);
+
 /// What the driver's answers mean, in words: the versions as CUDA numbers them (13000: 13.0; 0: no
 /// driver), the code and the count of cudaGetDeviceCount.
 Availability judge(int driver_version, int runtime_version, int count_code, int count);
 
-/// Throws kUnsupported with availability().reason, or kInvalidArgument for an ordinal beyond the
-/// last.
+/// Throws kUnsupported with the reason why the device is unusable, or kInvalidArgument for an
+/// ordinal beyond the last.
 Backend& backend_of(Device device);
 }  // namespace accrue::cuda

@@ -1,4 +1,6 @@
 #include <cuda_runtime_api.h>
+#include <array>
+#include <atomic>
 #include <accrue/core/cuda/backend.h>
 #include <accrue/core/cuda/check.h>
 #include <accrue/core/log.h>
@@ -21,6 +23,14 @@ std::string architecture_of_current_device() {
     return "this device";
   return accrue::detail::concat("sm_", major, minor);
 }
+bool is_no_kernel(int code) {
+  return code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction;
+}
+std::string no_kernel() {
+  return accrue::detail::concat("this build has no kernel for the architecture of the GPU, ",
+                                architecture_of_current_device(),
+                                "; configure with CMAKE_CUDA_ARCHITECTURES naming it");
+}
 }  // namespace
 
 void fail(int code, const char* call, const char* file, int line) {
@@ -28,12 +38,9 @@ void fail(int code, const char* call, const char* file, int line) {
   (void)cudaGetLastError();
   const std::string what = describe(code, call, file, line);
   if (code == cudaErrorMemoryAllocation) throw OutOfMemory("CUDA: " + what, 0, 0, 0, {});
-  if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction)
-    accrue::detail::fail(
-        ErrorCode::kUnsupported,
-        accrue::detail::concat("CUDA: this build has no kernel for the architecture of the GPU, ",
-                               architecture_of_current_device(),
-                               "; configure with CMAKE_CUDA_ARCHITECTURES naming it. ", what));
+  if (is_no_kernel(code))
+    accrue::detail::fail(ErrorCode::kUnsupported,
+                         accrue::detail::concat("CUDA: ", no_kernel(), ". ", what));
   accrue::detail::fail(ErrorCode::kCuda, "CUDA: " + what);
 }
 void warn(int code, const char* call, const char* file, int line) noexcept {
@@ -87,5 +94,24 @@ const Availability& availability() {
     return judge(driver, runtime, code, count);
   }();
   return found;
+}
+
+std::string why_unusable(Device device) {
+  using accrue::detail::concat;
+  const Availability& found = availability();
+  if (found.devices == 0) return found.reason;
+  if (device.index >= found.devices)
+    return concat("this machine has ", found.devices, " CUDA device",
+                  found.devices == 1 ? "" : "s");
+  static std::array<std::atomic<bool>, 128> usable{};
+  std::atomic<bool>& known = usable[static_cast<std::size_t>(device.index)];
+  if (known) return {};
+  const int code = probe_kernels(device);
+  (void)cudaGetLastError();
+  if (is_no_kernel(code)) return no_kernel();
+  if (code != cudaSuccess)
+    return concat("the GPU does not open: ", cudaGetErrorString(static_cast<cudaError_t>(code)));
+  known = true;
+  return {};
 }
 }  // namespace accrue::cuda

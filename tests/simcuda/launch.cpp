@@ -44,6 +44,7 @@ cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::s
   const Lock lock;
   if (const cudaError_t e = check_stream(stream, "kernel launch")) return result(e);
   if (const cudaError_t e = injected(Call::kLaunch)) return result(e);
+  if (!control().kernels) return result(cudaErrorNoKernelImageForDevice);
   if (stream->device != this_thread().device) {
     report("policy", "kernel launch on a stream of another device");
     return result(cudaErrorInvalidResourceHandle);
@@ -81,6 +82,7 @@ extern "C" {
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   const Lock lock;
+  if (!control().kernels) return result(cudaErrorNoKernelImageForDevice);
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
     if (value < 0 || std::size_t(value) > kSharedLimit) return result(cudaErrorInvalidValue);
     dynamic_limits()[function] = std::size_t(value);
@@ -92,6 +94,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   const Lock lock;
+  if (!control().kernels) return result(cudaErrorNoKernelImageForDevice);
   *attributes = {};
   attributes->maxThreadsPerBlock = kMaxThreads;
   attributes->numRegs = 32;

@@ -33,6 +33,7 @@ Failure failures[8];
 void read_environment() {
   Control& c = control();
   if (const char* text = std::getenv("SIM_DEVICES")) set_devices(std::atoi(text));
+  if (const char* text = std::getenv("SIM_KERNELS")) c.kernels = std::strcmp(text, "0") != 0;
   if (std::getenv("SIM_NCCL_FOLDER")) {
     c.poll_seconds = 0.0005;
     c.deadlock_seconds = 120;
@@ -121,6 +122,10 @@ void set_devices(int count) {
   const Lock lock;
   if (count < 1 || count > kMaxDevices) fatal("the number of simulated devices is 1 to 8");
   control().devices = count;
+}
+void set_kernels(bool on) {
+  const Lock lock;
+  control().kernels = on;
 }
 void set_capacity(int device, std::size_t bytes) {
   const Lock lock;

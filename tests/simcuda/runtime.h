@@ -50,6 +50,7 @@ cudaError_t result(cudaError_t error);
 struct Control {
   Order order = Order::kRandom;
   int devices = 1;
+  bool kernels = true;
   double deadlock_seconds = 2, watchdog_seconds = 120;
   double poll_seconds = 1e9;  // between looks at what other processes have brought
   Statistics statistics;

@@ -80,6 +80,19 @@ TEST_CASE("library calls fail when they ask") {
   for (const bool e : expected) CHECK(simcuda::library_call_fails("call") == e);
 }
 
+TEST_CASE("without kernels for the device nothing is launched") {
+  const Settled settled;
+  const Stream s;
+  cudaFuncAttributes attributes;
+  for (const bool there : {false, true}) {
+    simcuda::set_kernels(there);
+    const cudaError_t expected = there ? cudaSuccess : cudaErrorNoKernelImageForDevice;
+    CHECK(run_empty(32, s) == expected);
+    CHECK(cudaFuncGetAttributes(&attributes, &attributes) == expected);
+    CHECK(cudaGetLastError() == expected);
+  }
+}
+
 TEST_CASE("launches that a device cannot run are refused") {
   const Settled settled;
   const Stream s;

@@ -60,6 +60,10 @@ enum class Call { kMalloc, kHostMalloc, kCopy, kLaunch, kStream, kEvent, kSynchr
 void fail_next(Call call, int n, cudaError_t error);
 void clear_failures();
 
+/// Off: as if the program had no kernels for the architecture of the devices, so that none can be
+/// asked about or launched (environment: SIM_KERNELS=0).
+void set_kernels(bool on);
+
 /// The next operations of this stream are held back until `operations` operations of other streams
 /// have run, or nothing else can run.
 void delay(cudaStream_t stream, int operations);
