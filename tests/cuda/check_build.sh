@@ -25,7 +25,10 @@ for folder in "${on_device[@]}" data; do programs+=("accrue_test_$folder"); done
 run cmake --build "$build" --parallel "$(build_jobs)" --target accrue_kernels "${programs[@]}"
 
 install_packages python3
-run python3 tests/cuda/check_kernels.py --complete --table "$build/kernels.md" "$build/kernels"
+run "$nvcc" -std=c++20 --expt-relaxed-constexpr -arch="sm_$architecture" -I"$build/include" tests/cuda/shared_bytes.cu \
+  -o "$build/shared_bytes"
+"$build/shared_bytes" >"$build/shared_bytes.txt"
+run python3 tests/cuda/check_kernels.py --complete --dynamic "$build/shared_bytes.txt" --table "$build/kernels.md" "$build/kernels"
 printf '\nThe beginning of %s:\n' "$build/kernels.md"
 sed -n '9,24p' "$build/kernels.md" | cut -c1-160
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Checks what nvcc produced against kernel_rules.txt, and writes a table that a person can read.
 
-  check_kernels.py [--table kernels.md] [--rules kernel_rules.txt] [--complete] <object files or folders...>
+  check_kernels.py [--table kernels.md] [--rules kernel_rules.txt] [--dynamic bytes.txt] [--complete]
+                   <object files or folders...>
 
 Folders are searched for *.cu.o. Exit code 0: all rules hold; 1: each broken one is named with its kernel, and
 each op with kernels that the rules do not know; 2: bad arguments, or something that cannot be read. --complete: an op of the rules without a kernel is a fault too.
+--dynamic: what tests/cuda/shared_bytes.cu prints; a kernel of which it does not say how much dynamic shared memory it
+uses, and a line without a kernel, are faults.
 """
 import argparse
 import collections
@@ -68,6 +71,28 @@ class Rules:
         return [p for p in self.stacks + [p for p, _ in self.exceptions] if p not in self.used]
 
 
+class DynamicShared:
+    """The bytes of dynamic shared memory that launches ask for: lines 'op kernel bytes'."""
+    def __init__(self, lines):
+        self.bytes, self.used = {}, set()
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            if len(words) != 3 or not words[2].isdigit():
+                raise BadRules(f'dynamic shared memory, line {number}: expected op, kernel, bytes, got: {line.strip()}')
+            self.bytes[words[0], words[1]] = int(words[2])
+
+    def of(self, kernel):
+        """Bytes; None where the kernel uses some and nobody said how much."""
+        key = op_of(kernel), signature(kernel).replace(' ', '')
+        if key in self.bytes:
+            self.used.add(key)
+            return self.bytes[key]
+        return None if not kernel.shared and kernel.count('shared', 'store') else 0
+
+    def unused(self):
+        return [' '.join(key) for key in self.bytes if key not in self.used]
+
+
 def op_of(kernel):
     return re.sub(r'(_cuda)?\.cu$', '', kernel.source)
 
@@ -129,21 +154,22 @@ def widths(kernel, direction):
     return ' '.join(parts) or '-'
 
 
-def table(kernels, faults):
+def table(kernels, faults, dynamic):
     """One row per kernel and architecture, in Markdown."""
     lines = ['# Kernels as nvcc made them', '',
-             'Registers of a thread; bytes of static shared memory, stack and spills (stored/loaded) ; threads of a',
-             'block as its launch bound; occupancy computed for such a block without dynamic shared memory, which is',
-             'chosen at launch (* marks kernels that use some); loads and stores of global memory as instructions',
-             'times bits. Kernels marked ! break a rule of tests/cuda/kernel_rules.txt.', '',
+             'Registers of a thread; bytes of shared memory, stack and spills (stored/loaded); threads of a block as',
+             'its launch bound; occupancy computed for such a block (* marks kernels with dynamic shared memory that',
+             'nobody told, which is not counted); loads and stores of global memory as instructions times bits.',
+             'Kernels marked ! break a rule of tests/cuda/kernel_rules.txt.', '',
              '| op | kernel | sm | registers | shared | stack | spills | threads | occupancy | loads | stores |',
              '|---|---|---|---:|---:|---:|---|---:|---:|---|---|']
     for k in kernels:
-        share = occupancy.occupancy(k.arch, k.threads, k.registers, k.shared)
-        dynamic = '*' if not k.shared and k.count('shared', 'store') else ''
+        at_launch = dynamic.of(k)
+        shared = k.shared + (at_launch or 0)
+        share = occupancy.occupancy(k.arch, k.threads, k.registers, shared)
         spills = f'{k.local_bytes("store")}/{k.local_bytes("load")}' if k.count('local', 'store') else '0'
         lines.append(f'| {op_of(k)} | {"! " if faults.get((k.source, k.symbol, k.arch)) else ""}`{signature(k)}` | {k.arch} | '
-                     f'{k.registers} | {k.shared}{dynamic} | {k.stack} | {spills} | {k.threads or "-"} | '
+                     f'{k.registers} | {shared}{"*" if at_launch is None else ""} | {k.stack} | {spills} | {k.threads or "-"} | '
                      f'{"-" if share is None else f"{share:.0%}"} | {widths(k, "load")} | {widths(k, "store")} |')
     return '\n'.join(lines) + '\n'
 
@@ -163,11 +189,16 @@ def main():
     parser.add_argument('--table', help='also write the table into this file')
     parser.add_argument('--rules', default=os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                                         'kernel_rules.txt'))
+    parser.add_argument('--dynamic', help='bytes of dynamic shared memory, as shared_bytes.cu prints them')
     parser.add_argument('--complete', action='store_true', help='every op of the rules must be there')
     arguments = parser.parse_args()
     try:
         with open(arguments.rules, encoding='utf-8') as file:
             rules = Rules(file)
+        dynamic = DynamicShared([])
+        if arguments.dynamic:
+            with open(arguments.dynamic, encoding='utf-8') as file:
+                dynamic = DynamicShared(file)
         found = {}
         for path in inputs(arguments.paths):
             for kernel in cubin.read_file(path):
@@ -182,28 +213,34 @@ def main():
     cubin.demangle(kernels)
     kernels.sort(key=lambda k: (op_of(k), signature(k), int(re.sub(r'\D', '', k.arch))))
     faults = {(k.source, k.symbol, k.arch): faults_of(k, rules) for k in kernels}
+    for k in kernels if arguments.dynamic else []:
+        if dynamic.of(k) is None:
+            faults[k.source, k.symbol, k.arch].append('dynamic shared memory that tests/cuda/shared_bytes.cu does not know')
     if arguments.table:
         with open(arguments.table, 'w', encoding='utf-8') as file:
-            file.write(table(kernels, faults))
+            file.write(table(kernels, faults, dynamic))
     for k in kernels:
         for fault in faults[k.source, k.symbol, k.arch]:
             print(f'{op_of(k)}: {signature(k)} (sm_{k.arch}): {fault}')
     broken = sum(map(len, faults.values()))
-    unknown, missing, unused = rules.unknown(kernels), [], []
+    unknown, missing, unused, untrue = rules.unknown(kernels), [], [], []
     for op in unknown:
         print(f'{op}: has kernels, but no line in the rules')
     if arguments.complete:
         missing = sorted(op for op, demand in rules.ops.items() if demand != 'none' and
                          not any(op_of(k) == op and rules.demand(k) != 'none' for k in kernels))
         unused = rules.unused()
+        untrue = dynamic.unused()
         for op in missing:
             print(f'{op}: in the rules, but no vectorised kernel of it was found')
         for pattern in unused:
             print(f'{pattern}: an exception of the rules that no kernel needs')
+    for kernel in untrue:
+        print(f'{kernel}: has dynamic shared memory, but no kernel of this name was found')
     archs = collections.Counter(k.arch for k in kernels)
     print(f'{len(kernels)} kernels ({", ".join(f"{n} for sm_{a}" for a, n in sorted(archs.items()))}), '
-          f'{broken + len(unknown) + len(missing) + len(unused)} faults')
-    return 1 if broken or unknown or missing or unused else 0
+          f'{broken + len(unknown) + len(missing) + len(unused) + len(untrue)} faults')
+    return 1 if broken or unknown or missing or unused or untrue else 0
 
 
 if __name__ == '__main__':

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -264,6 +265,27 @@ class Check(unittest.TestCase):
         self.assertEqual(len(wide), 1)
         self.assertRegex(wide[0], r'\| 90a \| \d+ \| 0 \| 0 \| 0 \| 256 \| 100% \| 1x128 \| 1x128 \|')
         self.assertTrue(any('! `narrow`' in row for row in rows))
+
+    def test_dynamic_shared_memory_counts_and_is_known(self):
+        probe, path, rules = compile_probe('gelu_cuda.cu'), os.path.join(SCRATCH, 'dynamic.md'), self.rules('gelu none\n')
+        told = os.path.join(SCRATCH, 'dynamic.txt')
+
+        def check_told(text):
+            with open(told, 'w', encoding='utf-8') as file:
+                file.write(text)
+            return check(probe, '--complete', '--dynamic', told, '--table', path, *rules)
+        self.assertEqual(check_told('gelu wide 65536\ngelu tagged<ScalarPath> 1024\n')[0], 0)
+        with open(path, encoding='utf-8') as file:
+            shares = dict(re.findall(r'\| `wide` \| (\w+) \| \d+ \| 65536 \| .* \| 256 \| (\d+%) \|', file.read()))
+        want = {'80': '25%', '90a': '38%', '100': '38%', '120': '17%'}
+        self.assertEqual(shares, {arch: want[arch] for arch in ARCHS})
+        code, lines = check_told('gelu wide 65536\ngelu gone 64\n')
+        self.assertEqual((code, lines[0]), (1, 'gelu gone: has dynamic shared memory, but no kernel of this name was found'))
+        for text in ('gelu wide\n', 'gelu wide much\n'):
+            self.assertEqual(check_told(text)[0], 2, text)
+        silent = types.SimpleNamespace(source='gelu_cuda.cu', name='staged<int, 3>(float*)', shared=0, count=lambda *_: 1)
+        self.assertEqual(check_kernels.DynamicShared([]).of(silent), None)
+        self.assertEqual(check_kernels.DynamicShared(['gelu staged<int,3> 96']).of(silent), 96)
 
 
 if __name__ == '__main__':
