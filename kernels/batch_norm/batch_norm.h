@@ -15,8 +15,8 @@ struct BatchMoments {
 /// Adds the elements of x (N, C, ...), rank 2 to 5, floating, to the moments
 /// (Chan, Golub, LeVeque 1983: mean and squared differences of x in two passes,
 /// merged in float64; inside a row or a stretch of it float32 inputs are summed
-/// in float32). In a fixed order; a batch in pieces has the moments of the whole
-/// up to rounding.
+/// in float32). In an order that depends on shapes only; a batch in pieces has the
+/// moments of the whole up to rounding.
 void add_batch_moments(const Tensor& x, BatchMoments& moments);
 
 /// How the moments depend on x, for the gradient.

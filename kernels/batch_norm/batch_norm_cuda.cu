@@ -3,14 +3,18 @@
 #include <accrue/core/cuda/sink.cuh>
 #include <accrue/core/cuda/vector.cuh>
 #include <accrue/kernels/batch_norm/batch_norm.h>
+#include <accrue/kernels/cuda/packed_read.cuh>
 
 namespace accrue::kernels::cuda {
 namespace {
 using accrue::cuda::block_sum;
 using accrue::cuda::DeviceSink;
+using accrue::cuda::kPack;
+using accrue::cuda::Packed;
 using accrue::cuda::to_accumulate;
 
 constexpr int kThreads = 256;
+constexpr int kOfThread = static_cast<int>(kBatchNormChunk) / kThreads;  // elements of a chunk
 
 // (samples, channels, length); a channel has samples * length elements, cut
 // into chunks.
@@ -49,6 +53,11 @@ struct Chunk {
     const int u = start + i, q = u / length;
     return ((sample + q) * channels + channel) * length + (u - q * length);
   }
+  // The first element of a thread's unit of kN neighbours; one outside of the chunk has none.
+  template <int kN>
+  static __device__ __forceinline__ int first_of(int unit) {
+    return (unit * kThreads + static_cast<int>(threadIdx.x)) * kN;
+  }
   __device__ __forceinline__ double* partial(double* workspace) const {
     return workspace + (number * channels + channel) * 2;
   }
@@ -62,28 +71,45 @@ __device__ __forceinline__ double rstd_of(double squares, double count, double e
   return 1 / std::sqrt((count > 0 ? squares / count : 0.0) + eps);
 }
 
-template <class T>
+template <int kN, class Read, class T>
 __global__ void __launch_bounds__(kThreads)
     batch_norm_chunk_moments(Layout l, const T* x, double* workspace) {
   accrue::cuda::wait_for_earlier_kernels();
   using C = accumulate_t<T>;
+  constexpr int kUnits = kOfThread / kN;
   ACCRUE_SHARED(double, scratch, [kThreads / accrue::cuda::kWarp]);
   const Chunk chunk(l);
-  const int thread = static_cast<int>(threadIdx.x);
+  Packed<T, kN> all[kUnits];
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u) {
+    const int i = Chunk::first_of<kN>(u);
+    if (i < chunk.size) all[u] = Read::template read<kN>(x + chunk.at(i));
+  }
+  // f(element) for those of this thread, in order.
+  const auto each = [&](auto f) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      if (Chunk::first_of<kN>(u) >= chunk.size) break;
+      C v[kN];
+      accrue::cuda::unpack(all[u], v);
+#pragma unroll
+      for (int k = 0; k < kN; ++k) f(v[k]);
+    }
+  };
   C sum = 0;
-  for (int i = thread; i < chunk.size; i += kThreads) sum += to_accumulate(x[chunk.at(i)]);
+  each([&](C v) { sum += v; });
   const double count = chunk.size;
   const double mean = block_sum<kThreads>(static_cast<double>(sum), scratch) / count;
   const C high = static_cast<C>(mean), low = low_of(mean, high);
   C first = 0, second = 0;
-  for (int i = thread; i < chunk.size; i += kThreads) {
-    const C d = (to_accumulate(x[chunk.at(i)]) - high) - low;
+  each([&](C v) {
+    const C d = (v - high) - low;
     first += d;
     second += d * d;
-  }
+  });
   const double rest = block_sum<kThreads>(static_cast<double>(first), scratch);
   const double squares = block_sum<kThreads>(static_cast<double>(second), scratch);
-  if (thread != 0) return;
+  if (threadIdx.x != 0) return;
   double* out = chunk.partial(workspace);
   const double exact = squares - rest * rest / count;
   out[0] = mean + rest / count;
@@ -113,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   moments[l.channels + c] = squares;
 }
 
-template <class T>
+template <int kN, class Read, class T>
 __global__ void __launch_bounds__(kThreads)
     batch_norm_chunk_sums(Layout l, const T* dy, const T* x, const double* moments,
                           double* workspace) {
@@ -121,19 +147,37 @@ __global__ void __launch_bounds__(kThreads)
   using C = accumulate_t<T>;
   ACCRUE_SHARED(double, scratch, [kThreads / accrue::cuda::kWarp]);
   const Chunk chunk(l);
-  const int thread = static_cast<int>(threadIdx.x);
   const double mean = moments[chunk.channel];
   const C high = static_cast<C>(mean), low = low_of(mean, high);
   C first = 0, second = 0;
-  for (int i = thread; i < chunk.size; i += kThreads) {
-    const std::int64_t at = chunk.at(i);
-    const C g = to_accumulate(dy[at]);
-    first += g;
-    second += g * ((to_accumulate(x[at]) - high) - low);
+  constexpr int kUnits = kOfThread / kN, kAtOnce = kUnits < 4 ? kUnits : 4;
+#pragma unroll 1
+  for (int begin = 0; begin < kUnits; begin += kAtOnce) {
+    Packed<T, kN> all_dy[kAtOnce], all_x[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int i = Chunk::first_of<kN>(begin + u);
+      if (i >= chunk.size) continue;
+      const std::int64_t at = chunk.at(i);
+      all_dy[u] = Read::template read<kN>(dy + at);
+      all_x[u] = Read::template read<kN>(x + at);
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (Chunk::first_of<kN>(begin + u) >= chunk.size) continue;
+      C g[kN], v[kN];
+      accrue::cuda::unpack(all_dy[u], g);
+      accrue::cuda::unpack(all_x[u], v);
+#pragma unroll
+      for (int k = 0; k < kN; ++k) {
+        first += g[k];
+        second += g[k] * ((v[k] - high) - low);
+      }
+    }
   }
   const double sum = block_sum<kThreads>(static_cast<double>(first), scratch);
   const double product = block_sum<kThreads>(static_cast<double>(second), scratch);
-  if (thread != 0) return;
+  if (threadIdx.x != 0) return;
   double* out = chunk.partial(workspace);
   out[0] = sum;
   out[1] = product;
@@ -258,11 +302,10 @@ dim3 per_channel(std::int64_t channels) {
 // memory allow it.
 template <class T, class Run>
 void with_vectors(const Layout& l, std::initializer_list<const void*> memory, Run run) {
-  constexpr int kPack = accrue::cuda::kPack<T>;
-  bool vectors = l.length % kPack == 0;
+  bool vectors = l.length % kPack<T> == 0;
   for (const void* p : memory) vectors = vectors && accrue::cuda::is_aligned(p);
   if (vectors)
-    run.template operator()<kPack>();
+    run.template operator()<kPack<T>>();
   else
     run.template operator()<1>();
 }
@@ -285,8 +328,10 @@ void batch_norm_moments(Stream stream, const BatchNormMoments& a) {
   const Layout l(a.x.shape);
   double* workspace = a.workspace.data<double>();
   visit_float(a.x.dtype, [&]<class T>() {
-    accrue::cuda::launch_early(batch_norm_chunk_moments<T>, l.grid(), dim3(kThreads), 0, stream, l,
-                               a.x.data<T>(), workspace);
+    with_reads<T>(l.length, {a.x.ptr}, [&]<int kN, class Read>() {
+      accrue::cuda::launch_early(batch_norm_chunk_moments<kN, Read, T>, l.grid(), dim3(kThreads), 0,
+                                 stream, l, a.x.data<T>(), workspace);
+    });
   });
   accrue::cuda::launch_early(batch_norm_merge, per_channel(l.channels), dim3(kThreads), 0, stream,
                              l, workspace, a.before, a.moments.data<double>());
@@ -322,8 +367,11 @@ void batch_norm_sums(Stream stream, const BatchNormSums& a) {
   const Layout l(a.x.shape);
   double* workspace = a.workspace.data<double>();
   visit_float(a.x.dtype, [&]<class T>() {
-    accrue::cuda::launch_early(batch_norm_chunk_sums<T>, l.grid(), dim3(kThreads), 0, stream, l,
-                               a.dy.data<T>(), a.x.data<T>(), a.moments.data<double>(), workspace);
+    with_reads<T>(l.length, {a.dy.ptr, a.x.ptr}, [&]<int kN, class Read>() {
+      accrue::cuda::launch_early(batch_norm_chunk_sums<kN, Read, T>, l.grid(), dim3(kThreads), 0,
+                                 stream, l, a.dy.data<T>(), a.x.data<T>(), a.moments.data<double>(),
+                                 workspace);
+    });
   });
   accrue::cuda::launch_early(batch_norm_total, per_channel(l.channels), dim3(kThreads), 0, stream,
                              l, workspace, a.moments.data<double>(), a.count, a.eps, a.add,

@@ -5,7 +5,9 @@
 #include <accrue/kernels/conv2d/products.h>
 #include <accrue/kernels/conv2d/tiles.h>
 #include <accrue/kernels/cuda/cudnn_conv.h>
+#include <accrue/kernels/cuda/elementwise.cuh>
 #include <accrue/kernels/cuda/gemm.h>
+#include <accrue/kernels/cuda/packed_read.cuh>
 
 namespace accrue::kernels::cuda {
 namespace {
@@ -212,24 +214,21 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 }
-// y = bias of its channel.
+// y = bias of its channel. The vector of a thread is counted in 32 bits: of a sum in 64 nvcc does
+// not see that it is aligned, and stores single numbers.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
-    spread_kernel(const T* bias, T* y, std::int64_t planes, int channels, std::int64_t plane) {
+    spread_kernel(const T* bias, T* y, std::int64_t planes, int channels, std::int64_t plane,
+                  int vectors) {
   wait_for_earlier_kernels();
   using C = accumulate_t<T>;
-  const std::int64_t pixel = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * V;
-  if (pixel >= plane) return;
+  const int vector = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (vector >= vectors) return;
   for (std::int64_t p = blockIdx.y; p < planes; p += gridDim.y) {
-    const C value = to_accumulate(bias[p % channels]);
-    if constexpr (V == 1) {
-      y[p * plane + pixel] = from_accumulate<T>(value);
-    } else {
-      C values[V];
+    C values[V];
 #pragma unroll
-      for (int v = 0; v < V; ++v) values[v] = value;
-      store<V>(y + p * plane + pixel, values);
-    }
+    for (int v = 0; v < V; ++v) values[v] = to_accumulate(bias[p % channels]);
+    store<V>(y + p * plane + static_cast<std::int64_t>(vector) * V, values);
   }
 }
 void spread(Stream stream, const Conv2dForward& a) {
@@ -237,9 +236,10 @@ void spread(Stream stream, const Conv2dForward& a) {
   const std::int64_t planes = y[0] * y[1], plane = y[2] * y[3];
   visit_float(a.y.dtype, [&]<class T>() {
     const bool wide = rows_aligned(a.y.ptr, plane, sizeof(T));
+    const std::int64_t vectors = plane / (wide ? kPack<T> : 1);
     launch_early(wide ? &spread_kernel<kPack<T>, T> : &spread_kernel<1, T>,
-                 matrix_grid(planes, plane / (wide ? kPack<T> : 1)), kThreads, 0, stream,
-                 a.bias.data<T>(), a.y.data<T>(), planes, static_cast<int>(y[1]), plane);
+                 matrix_grid(planes, vectors), kThreads, 0, stream, a.bias.data<T>(), a.y.data<T>(),
+                 planes, static_cast<int>(y[1]), plane, count_of("the pixels of y", vectors));
   });
 }
 template <class T>
@@ -261,35 +261,60 @@ void scatter(Stream stream, const accumulate_t<T>* product, const T* bias, T* y,
 }
 
 // One block per channel.
-template <class T, class G>
+template <int V, class Read, class T, class G>
 __global__ void __launch_bounds__(kThreads)
     bias_kernel(const T* dy, DeviceSink<G> dbias, std::int64_t images, int channels,
                 std::int64_t plane) {
   wait_for_earlier_kernels();
+  using C = accumulate_t<T>;
+  constexpr int kAtOnce = 4;
   ACCRUE_SHARED(double, scratch, [kThreads / kWarp]);
-  const std::int64_t k = blockIdx.x, images_per_step = kThreads / plane;
-  const std::int64_t pixels_per_step = kThreads % plane;
-  std::int64_t i = threadIdx.x / plane, j = threadIdx.x % plane;
+  const std::int64_t k = blockIdx.x, vectors = plane / V, images_per_step = kThreads / vectors;
+  const std::int64_t vectors_per_step = kThreads % vectors;
+  std::int64_t i = threadIdx.x / vectors, j = threadIdx.x % vectors;
   double sum = 0;
   while (i < images) {
-    sum += to_accumulate(dy[(i * channels + k) * plane + j]);
-    i += images_per_step;
-    j += pixels_per_step;
-    if (j >= plane) {
-      j -= plane;
-      ++i;
+    Packed<T, V> read[kAtOnce];
+    bool inside[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      inside[u] = i < images;
+      if (inside[u]) read[u] = Read::template read<V>(dy + (i * channels + k) * plane + j * V);
+      i += images_per_step;
+      j += vectors_per_step;
+      if (j >= vectors) {
+        j -= vectors;
+        ++i;
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      if (!inside[u]) break;
+      C v[V], part = 0;
+      unpack(read[u], v);
+#pragma unroll
+      for (int n = 0; n < V; ++n) part += v[n];
+      sum += part;
     }
   }
   sum = block_sum<kThreads>(sum, scratch);
   if (threadIdx.x == 0) dbias.put(k, static_cast<typename DeviceSink<G>::Real>(sum));
 }
-__global__ void __launch_bounds__(kThreads)
-    round_kernel(const float* sum, DeviceSink<bfloat16> dweight, std::int64_t n) {
-  wait_for_earlier_kernels();
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) dweight.put(i, sum[i]);
+template <class T>
+void sum_bias(Stream stream, const Conv2dBackwardWeight& a) {
+  const Shape& y = a.dy.shape;
+  visit_sink<T>(a.dbias, [&]<class G>() {
+    with_reads<T>(y[2] * y[3], {a.dy.ptr}, [&]<int V, class Read>() {
+      launch_early(&bias_kernel<V, Read, T, G>, static_cast<unsigned>(y[1]), kThreads, 0, stream,
+                   a.dy.data<T>(), DeviceSink<G>(a.dbias), y[0], static_cast<int>(y[1]),
+                   y[2] * y[3]);
+    });
+  });
 }
 
+struct Same {
+  __device__ __forceinline__ float operator()(float x) const { return x; }
+};
 template <class T>
 void backward_weight(Stream stream, const Conv2dBackwardWeight& a) {
   if (cudnn_conv2d_backward_weight(stream, a)) return;
@@ -303,14 +328,15 @@ void backward_weight(Stream stream, const Conv2dBackwardWeight& a) {
     more = true;
   });
   if (!a.sum) return;
-  const std::int64_t n = a.sum.shape.numel();
-  launch_early(&round_kernel, blocks_for(n, kThreads), kThreads, 0, stream, a.sum.data<float>(),
-               DeviceSink<bfloat16>(a.dweight), n);
+  using Round = Unary<Same, DeviceSink<bfloat16>, Dense<float>>;
+  run_elementwise(stream, a.sum.shape.numel(),
+                  Round{{}, DeviceSink<bfloat16>(a.dweight), Dense<float>(a.sum)});
 }
 }  // namespace
 
 void conv2d_forward(Stream stream, const Conv2dForward& a) {
   if (cudnn_conv2d_forward(stream, a, &spread)) return;
+  if (a.bias && a.weight.shape.numel() == 0) return spread(stream, a);
   const Shape& y = a.y.shape;
   visit_float(a.x.dtype, [&]<class T>() {
     Conv2dTiles(a.x.shape, y, a.height, a.width, false).each([&](const Conv2dTile& tile) {
@@ -339,13 +365,7 @@ void conv2d_backward_input(Stream stream, const Conv2dBackwardInput& a) {
 void conv2d_backward_weight(Stream stream, const Conv2dBackwardWeight& a) {
   visit_float(a.dy.dtype, [&]<class T>() {
     if (a.dweight) backward_weight<T>(stream, a);
-    const Shape& y = a.dy.shape;
-    if (a.dbias)
-      visit_sink<T>(a.dbias, [&]<class G>() {
-        launch_early(&bias_kernel<T, G>, static_cast<unsigned>(y[1]), kThreads, 0, stream,
-                     a.dy.data<T>(), DeviceSink<G>(a.dbias), y[0], static_cast<int>(y[1]),
-                     y[2] * y[3]);
-      });
+    if (a.dbias) sum_bias<T>(stream, a);
   });
 }
 }  // namespace accrue::kernels::cuda

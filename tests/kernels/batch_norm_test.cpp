@@ -1,6 +1,7 @@
 #include <cmath>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/batch_norm/batch_norm.h>
+#include <accrue/kernels/cast/cast.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
 
@@ -130,6 +131,33 @@ TEST_CASE("batch_norm: the moments of pieces are those of the whole, over severa
       CHECK(got[2 + c] == Approx(want.squares).epsilon(dtype == DType::kF64 ? 1e-10 : 1e-6));
     }
   }
+}
+
+TEST_CASE("batch_norm: a window that begins anywhere has the same bits", "[kernels][batch_norm]") {
+  const DType dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF64);
+  const Shape shape = GENERATE(Shape{3, 2, 8}, Shape{3, 2, 5}, Shape{2, 1, 2056});
+  const auto shifted = [&](double step) {
+    return cast(f32(some(shape.numel() + 1, step), {shape.numel() + 1}), dtype).window(1, shape);
+  };
+  const Tensor x = shifted(0.37), dy = shifted(0.53);
+  BatchMoments m, same;
+  add_batch_moments(x, m);
+  add_batch_moments(x.clone(), same);
+  CHECK(m.values.to_vector<double>() == same.values.to_vector<double>());
+  const auto sums = [&](const Tensor& g, const Tensor& of) {
+    const Tensor out = Tensor::empty({2, shape[1]}, DType::kF64);
+    const Tensor workspace =
+        Tensor::empty({kernels::batch_norm_chunks(shape), shape[1], 2}, DType::kF64);
+    kernels::batch_norm_sums(out.stream(), {.dy = g,
+                                            .x = of,
+                                            .moments = m.values,
+                                            .sums = out.view(),
+                                            .workspace = workspace.view(),
+                                            .count = m.count});
+    return out.to_vector<double>();
+  };
+  CHECK(sums(dy, x) == sums(dy.clone(), x.clone()));
+  CHECK(sums(dy.clone(), x) == sums(dy, x.clone()));
 }
 
 TEST_CASE("B68: the batch mean of micro-batches 0 and 4, 4, 4 is 3", "[kernels][batch_norm]") {

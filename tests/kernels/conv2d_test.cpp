@@ -1,5 +1,6 @@
 #include <cmath>
 #include <accrue/core/tape.h>
+#include <accrue/kernels/cast/cast.h>
 #include <accrue/kernels/conv2d/conv2d.h>
 #include <accrue/kernels/conv2d/tiles.h>
 #include "tests/support/catch.h"
@@ -132,6 +133,30 @@ TEST_CASE("conv2d: no images leave an accumulated weight gradient alone", "[kern
                                                .gathered = none.view()});
   CHECK(dw.to_vector<float>() == std::vector<float>{1, -2, 3, 4});
   CHECK(db.item() == 5);
+}
+
+TEST_CASE("conv2d: the bias of a gradient that begins anywhere has the same bits",
+          "[kernels][conv2d]") {
+  const DType dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF64);
+  const Shape shape = GENERATE(Shape{3, 2, 4, 6}, Shape{2, 2, 3, 5}, Shape{2, 1, 40, 44});
+  std::vector<float> v;
+  for (std::int64_t i = 0; i <= shape.numel(); ++i)
+    v.push_back(std::sin(static_cast<float>(i * i % 1009)));
+  const Tensor dy = cast(Tensor::from(v, {shape.numel() + 1}), dtype).window(1, shape);
+  const auto dbias = [&](const Tensor& from) {
+    const Tensor to = Tensor::empty({shape[1]}, dtype);
+    kernels::conv2d_backward_weight(to.stream(),
+                                    {.dy = from, .dbias = {to.view()}, .height = {}, .width = {}});
+    return cast(to, DType::kF64).to_vector<double>();
+  };
+  const auto got = dbias(dy);
+  CHECK(got == dbias(dy.clone()));
+  const auto all = cast(dy, DType::kF64).to_vector<double>();
+  const auto plane = static_cast<std::size_t>(shape[2] * shape[3]);
+  std::vector<double> want(got.size());
+  for (std::size_t i = 0; i < all.size(); ++i) want[i / plane % want.size()] += all[i];
+  for (std::size_t k = 0; k < want.size(); ++k)
+    CHECK(got[k] == Approx(want[k]).epsilon(dtype == DType::kBF16 ? 0x1p-8 : 1e-6).margin(1e-4));
 }
 
 TEST_CASE("conv2d: tiles cover every row once and stay inside their workspace",
