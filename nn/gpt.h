@@ -20,6 +20,9 @@ enum class GptShape { kGpt2, kLlama };
 
 struct GptConfig {
   GptShape shape = GptShape::kGpt2;
+  /// On CUDA, better a multiple of 8: 50304 for 50257 tokens. Other rows of bfloat16 logits are no
+  /// multiple of 16 bytes: the loss moves them by single numbers, and matrix products want the same
+  /// alignment. Tokens that no text has are logits like others, and learn to be unlikely.
   std::int64_t vocabulary = 50257;
   std::int64_t context = 1024;  // longest sequence (learned positions; a limit for rotary ones too)
   std::int64_t layers = 12, heads = 12, channels = 768;
