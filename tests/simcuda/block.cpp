@@ -273,14 +273,16 @@ cudaError_t run_grid(const Launch& launch, std::uint32_t operation) {
   std::memcpy(argument_bank, launch.arguments.data(), launch.arguments.size());
   begin_shared(launch.shared_bytes);
   const dim3 g = launch.grid;
-  const std::uint64_t total = std::uint64_t{g.x} * g.y * g.z;
+  const std::uint64_t all = std::uint64_t{g.x} * g.y * g.z;
+  const std::uint64_t total = launch.last_blocks ? std::min(launch.last_blocks, all) : all;
   // All blocks once, in an order that is drawn: start + i stride, the stride prime to the total.
   const std::uint64_t start = random_number() % total;
   std::uint64_t stride = random_number() % total;
   while (std::gcd(stride, total) != 1) ++stride;
   std::uint64_t k = start;
   for (std::uint64_t i = 0; i < total && !abort_reason; ++i, k = (k + stride) % total) {
-    run_block({unsigned(k % g.x), unsigned(k / g.x % g.y), unsigned(k / g.x / g.y)}, operation);
+    const std::uint64_t b = all - total + k;
+    run_block({unsigned(b % g.x), unsigned(b / g.x % g.y), unsigned(b / g.x / g.y)}, operation);
   }
   return abort_reason;
 }

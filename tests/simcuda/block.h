@@ -115,6 +115,7 @@ struct Launch {
   bool early;
   Invoke invoke;
   std::vector<unsigned char> arguments;
+  std::uint64_t last_blocks = 0;  // of the grid, that run; 0: all
 };
 /// Runs a whole grid, block after block in a seeded order. cudaSuccess or what ended it.
 cudaError_t run_grid(const Launch& launch, std::uint32_t operation);

@@ -64,7 +64,11 @@ __attribute__((cold, noinline)) void say_race(const Mark& m, Prior prior, Touch 
   } else {
     text += operation_name(operation);
   }
-  if (m.pc) text += " at " + place_of(unpack_pc(m.pc)).text;
+  if (m.pc) {
+    text += " at " + place_of(unpack_pc(m.pc)).text;
+  } else if (operation != now.operation) {
+    text += ", called at " + place_of(operations[operation].caller).text;
+  }
   say(kind, text, pc);
 }
 

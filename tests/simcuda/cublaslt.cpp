@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cublaslt.h"
+#include "runtime.h"
 #include "simcuda/library.h"
 
 using namespace simcuda;
@@ -22,11 +23,11 @@ bool misaligned(const void* p, std::uint64_t bytes) {
 }
 
 // A partial product for each part of k, of one batch after the other.
-std::uint64_t split_workspace(const Call& call) {
+std::uint64_t split_workspace(const blas::Call& call) {
   return static_cast<std::uint64_t>(call.m() * call.n()) * kSplits * (call.wide() ? 8 : 4);
 }
 
-std::vector<Algorithm> algorithms(const Call& call, const Preference& p) {
+std::vector<Algorithm> algorithms(const blas::Call& call, const Preference& p) {
   const std::uint32_t least = *std::min_element(std::begin(p.alignment), std::end(p.alignment));
   if (p.alignment[0] < static_cast<std::uint32_t>(call.a.element_bytes()) ||
       p.alignment[1] < static_cast<std::uint32_t>(call.b.element_bytes()) ||
@@ -74,7 +75,7 @@ void add(std::vector<Access>& out, const void* p, const Layout& l, bool write) {
 }
 
 // What the chosen kernel would fault on, or compute nonsense with.
-void check_pointers(const Call& call, const Algorithm& algorithm, const Operands& o) {
+void check_pointers(const blas::Call& call, const Algorithm& algorithm, const Operands& o) {
   const auto need = [&](const Layout& l) {
     return std::max<std::uint64_t>(algorithm.alignment,
                                    static_cast<std::uint64_t>(l.element_bytes()));
@@ -95,7 +96,7 @@ void check_pointers(const Call& call, const Algorithm& algorithm, const Operands
   if (o.d == o.a || o.d == o.b) report_misuse("library", "cublasLtMatmul: D is also an operand");
 }
 
-bool copy_call(Call& call, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+bool copy_call(blas::Call& call, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
                cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                const char* name) {
   const Product* p = blas::product(desc, name);
@@ -120,10 +121,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t preferred, int requested,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* returned) {
+  const Lock lock;
   if (!library(handle, __func__)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (const cudaError_t e = library_call_error(__func__))
     return failed(e, CUBLAS_STATUS_INTERNAL_ERROR);
-  Call call;
+  blas::Call call;
   const Preference* const p = preference(preferred, __func__);
   if (!p || requested <= 0 || !results || !returned || !copy_call(call, desc, a, b, c, d, __func__))
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -147,11 +149,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo,
                               void* workspace, size_t workspace_bytes, cudaStream_t stream) {
+  const Lock lock;
   const Library* const owner = library(handle, __func__);
   if (!owner) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (const cudaError_t e = library_call_error(__func__))
     return failed(e, CUBLAS_STATUS_EXECUTION_FAILED);
-  Call call;
+  blas::Call call;
   if (!copy_call(call, desc, a_layout, b_layout, c_layout, d_layout, __func__))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (const cublasStatus_t s = check(call); s != CUBLAS_STATUS_SUCCESS) return s;

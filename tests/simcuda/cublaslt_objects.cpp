@@ -128,10 +128,12 @@ using namespace simcuda::blas;
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  const Lock lock;
   if (library_call_fails(__func__)) return CUBLAS_STATUS_ALLOC_FAILED;
   return create(handle, Library{this_thread().device});
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  const Lock lock;
   return destroy<Library>(handle, __func__);
 }
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
@@ -164,22 +166,26 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* handle, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
+  const Lock lock;
   Product p;
   p.compute = compute;
   p.scale = scale;
   return create(handle, p);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t handle) {
+  const Lock lock;
   return destroy<Product>(handle, __func__);
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
                                               cublasLtMatmulDescAttributes_t what,
                                               const void* value, size_t bytes) {
+  const Lock lock;
   return set(product(handle, __func__), what, value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
+  const Lock lock;
   Layout l;
   l.type = type;
   l.rows = rows;
@@ -188,23 +194,28 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* handle, cudaDa
   return create(handle, l);
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
+  const Lock lock;
   return destroy<Layout>(handle, __func__);
 }
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t handle,
                                                 cublasLtMatrixLayoutAttribute_t what,
                                                 const void* value, size_t bytes) {
+  const Lock lock;
   return set(layout(handle, __func__), what, value, bytes);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* handle) {
+  const Lock lock;
   return create(handle, Preference{});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle) {
+  const Lock lock;
   return destroy<Preference>(handle, __func__);
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
                                                     cublasLtMatmulPreferenceAttributes_t what,
                                                     const void* value, size_t bytes) {
+  const Lock lock;
   return set(preference(handle, __func__), what, value, bytes);
 }
 

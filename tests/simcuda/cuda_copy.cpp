@@ -127,40 +127,45 @@ extern "C" {
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  const Lock lock;
   return copy_async(to, from, {bytes, 1, bytes, bytes}, kind, stream, __func__);
 }
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               std::size_t from_pitch, std::size_t width, std::size_t height,
                               cudaMemcpyKind kind, cudaStream_t stream) {
+  const Lock lock;
   return copy_async(to, from, {width, height, to_pitch, from_pitch}, kind, stream, __func__);
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
                                 std::size_t bytes, cudaStream_t stream) {
+  const Lock lock;
   if (bytes && (device_of_address(to) != to_device || device_of_address(from) != from_device)) {
-    const Lock lock;
     report("policy", "cudaMemcpyPeerAsync whose devices do not fit its pointers");
     return result(cudaErrorInvalidValue);
   }
   return copy_async(to, from, {bytes, 1, bytes, bytes}, cudaMemcpyDeviceToDevice, stream, __func__);
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  const Lock lock;
   return fill_async(to, value, {bytes, 1, bytes, bytes}, stream, __func__);
 }
 cudaError_t cudaMemset2DAsync(void* to, std::size_t pitch, int value, std::size_t width,
                               std::size_t height, cudaStream_t stream) {
+  const Lock lock;
   return fill_async(to, value, {width, height, pitch, pitch}, stream, __func__);
 }
 
 // They do not wait for streams that were made with cudaStreamNonBlocking.
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  const Lock lock;
   if (!fits(kind, side_of(from).device, side_of(to).device)) {
-    const Lock lock;
     report("policy", "cudaMemcpy whose kind does not fit its pointers");
     return result(cudaErrorInvalidValue);
   }
   return host_does(__func__, [&] { copy(to, from, {bytes, 1, bytes, bytes}); });
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  const Lock lock;
   return host_does(__func__, [&] {
     check_bulk_access(to, bytes, true);
     std::memset(to, value, bytes);

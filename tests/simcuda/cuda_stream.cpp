@@ -58,12 +58,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  const Lock lock;
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  const Lock lock;
   return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  const Lock lock;
   *least = 0;
   *greatest = -5;
   return cudaSuccess;
@@ -148,6 +151,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  const Lock lock;
   return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -182,6 +186,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Lock lock;
   return cudaEventRecordWithFlags(event, stream, 0);
 }
 

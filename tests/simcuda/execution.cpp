@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "report.h"
+#include "runtime.h"
 
 namespace simcuda {
 namespace {
@@ -59,11 +60,11 @@ void join(Clock& into, const Clock& other) {
 std::uint32_t new_timeline() { return timelines++; }
 
 std::uint32_t new_operation(std::uint32_t timeline, Clock& clock, const std::string& name,
-                            int device, const void* function) {
+                            int device, const void* caller, const void* function) {
   if (operation_count == kMaxOperations) fatal("too many operations in one process");
   if (clock.size() <= timeline) clock.resize(timeline + 1);
   const std::uint32_t step = ++clock[timeline];
-  operations[operation_count] = {timeline, step, number_of(name), device, function};
+  operations[operation_count] = {timeline, step, number_of(name), device, function, caller};
   return operation_count++;
 }
 
@@ -85,7 +86,7 @@ Host& host() {
   return h;
 }
 std::uint32_t host_operation(const char* name, int device) {
-  return new_operation(host().timeline, host().clock, name, device);
+  return new_operation(host().timeline, host().clock, name, device, this_thread().caller);
 }
 
 std::uint32_t random_number() {

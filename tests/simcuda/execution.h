@@ -18,6 +18,7 @@ struct Operation {
   std::uint32_t name;
   int device;
   const void* function;  // of a kernel
+  const void* caller;    // who asked for it
 };
 // Plain arrays in reserved address space: the checker reads them at every access.
 extern Operation* operations;
@@ -26,7 +27,7 @@ extern std::uint32_t* unit_operation;
 std::uint32_t new_timeline();
 /// Ticks `clock` on the timeline and remembers the operation. Number 0 is never given.
 std::uint32_t new_operation(std::uint32_t timeline, Clock& clock, const std::string& name,
-                            int device, const void* function = nullptr);
+                            int device, const void* caller, const void* function = nullptr);
 /// A unit is what orders its own accesses by itself: a block of a kernel, a copy, a library call.
 std::uint32_t new_unit(std::uint32_t operation);
 std::string operation_name(std::uint32_t operation);

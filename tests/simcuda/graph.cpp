@@ -84,7 +84,7 @@ void run_graph(const CUgraphExec_st& exec, Clock steps) {
     if (clock.size() <= timeline) clock.resize(timeline + 1);
     clock[timeline] = steps[timeline]++;
     const std::uint32_t operation =
-        new_operation(timeline, clock, work.name, nodes[i].device, work.function);
+        new_operation(timeline, clock, work.name, nodes[i].device, work.caller, work.function);
     now = {operation, 0, &clock};
     running_state = 0;
     work.run(operation);

@@ -27,13 +27,22 @@ std::size_t shared_limit(const void* function) {
   return dynamic_limits().count(function) ? kSharedLimit : kSharedDefault;
 }
 
-cudaError_t check_shape(dim3 g, dim3 b) {
+// Why the hardware would not take the launch; empty: it would.
+std::string wrong_shape(dim3 g, dim3 b) {
   const std::uint64_t n = std::uint64_t{b.x} * b.y * b.z;
-  if (n == 0 || n > kMaxThreads || b.z > 64) return cudaErrorInvalidConfiguration;
-  if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) {
-    return cudaErrorInvalidConfiguration;
+  if (n == 0 || n > kMaxThreads || b.z > 64) {
+    return format("blocks of (%u, %u, %u) threads: 1 to %d are possible, 64 of them along z", b.x,
+                  b.y, b.z, kMaxThreads);
   }
-  return cudaSuccess;
+  if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) {
+    return format("a grid of (%u, %u, %u) blocks: at least 1, at most (2147483647, 65535, 65535)",
+                  g.x, g.y, g.z);
+  }
+  return "";
+}
+cudaError_t refuse(const void* function, const std::string& why, cudaError_t error) {
+  report("launch-limit", function_name(function) + " with " + why);
+  return result(error);
 }
 
 }  // namespace
@@ -49,8 +58,14 @@ cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::s
     report("policy", "kernel launch on a stream of another device");
     return result(cudaErrorInvalidResourceHandle);
   }
-  if (const cudaError_t e = check_shape(grid, block_size)) return result(e);
-  if (shared_bytes > dynamic_limit(function)) return result(cudaErrorInvalidValue);
+  if (const std::string why = wrong_shape(grid, block_size); !why.empty()) {
+    return refuse(function, why, cudaErrorInvalidConfiguration);
+  }
+  if (const std::size_t most = dynamic_limit(function); shared_bytes > most) {
+    return refuse(function,
+                  format("%zu bytes of dynamic shared memory: it may have %zu", shared_bytes, most),
+                  cudaErrorInvalidValue);
+  }
   ++control().statistics.launches;
   if (early) ++control().statistics.early_launches;
   const auto* const first = static_cast<const unsigned char*>(arguments);
@@ -62,6 +77,7 @@ cudaError_t launch_impl(const void* function, dim3 grid, dim3 block_size, std::s
                                                       early,
                                                       invoke,
                                                       {first, first + bytes}});
+  launch->last_blocks = control().last_blocks;
   Work work;
   work.name = "kernel";
   work.function = function;

@@ -38,6 +38,7 @@ struct Group {
   struct Entry {
     ncclComm_t comm;
     cudaStream_t stream;
+    const void* caller;
     Request request;
   };
   int depth = 0;
@@ -118,6 +119,7 @@ ncclResult_t end_group() {
     } else {
       pending.push_back(std::make_shared<nccl::Operation>());
       pending.back()->comm = e.comm;
+      pending.back()->caller = e.caller;
       pending.back()->stream = e.stream;
       pending.back()->requests = {e.request};
     }
@@ -183,7 +185,7 @@ ncclResult_t call(const char* function, ncclComm_t comm, cudaStream_t stream, co
   if (const std::string text = check_memory(c, *comm); !text.empty()) {
     return misuse(comm, std::string(function) + ": " + text);
   }
-  group().entries.push_back({comm, stream, c});
+  group().entries.push_back({comm, stream, this_thread().caller, c});
   return group().depth ? ncclSuccess : end_group();
 }
 
@@ -211,6 +213,7 @@ int communicators() {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
+  const Lock lock;
   *version = NCCL_VERSION_CODE;
   return ncclSuccess;
 }
@@ -395,28 +398,34 @@ ncclResult_t ncclGroupEnd() {
 
 ncclResult_t ncclAllReduce(const void* send, void* receive, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  const Lock lock;
   return call(__func__, comm, stream, {Kind::kAllReduce, send, receive, count, type, op, 0});
 }
 ncclResult_t ncclReduceScatter(const void* send, void* receive, std::size_t count,
                                ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) {
+  const Lock lock;
   return call(__func__, comm, stream, {Kind::kReduceScatter, send, receive, count, type, op, 0});
 }
 ncclResult_t ncclAllGather(const void* send, void* receive, std::size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
+  const Lock lock;
   return call(__func__, comm, stream, {Kind::kAllGather, send, receive, count, type, ncclSum, 0});
 }
 ncclResult_t ncclBroadcast(const void* send, void* receive, std::size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream) {
+  const Lock lock;
   return call(__func__, comm, stream,
               {Kind::kBroadcast, send, receive, count, type, ncclSum, root});
 }
 ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
+  const Lock lock;
   return call(__func__, comm, stream, {Kind::kSend, send, nullptr, count, type, ncclSum, peer});
 }
 ncclResult_t ncclRecv(void* receive, std::size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
+  const Lock lock;
   return call(__func__, comm, stream,
               {Kind::kReceive, nullptr, receive, count, type, ncclSum, peer});
 }

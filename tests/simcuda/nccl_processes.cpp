@@ -173,7 +173,7 @@ void receive_from_processes(Operation& o) {
     const std::vector<char> file = get(path);
     const Request sent = request_in(file);
     if (sent.count != c.count || sent.type != c.type) {
-      report_transfer(w.far->rank, sent, c);
+      report_transfer(w.far->rank, sent, c, o.caller);
       continue;
     }
     std::memcpy(c.receive, file.data() + sizeof sent, file.size() - sizeof sent);

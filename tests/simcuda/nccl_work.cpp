@@ -160,9 +160,10 @@ bool can_run(Meeting& m) {
   m.wrong = true;
   std::string text = "ranks disagree about a collective:";
   for (std::size_t r = 0; r < m.of.size(); ++r) {
-    text += format(" [rank %zu: %s]", r, describe(m.of[r]->requests[0]).c_str());
+    text += format(" [rank %zu: %s at %s]", r, describe(m.of[r]->requests[0]).c_str(),
+                   place_of(m.of[r]->caller).text.c_str());
   }
-  report("nccl", text);
+  report_at("nccl", text, (*std::find_if(m.of.begin(), m.of.end(), differs))->caller);
   return false;
 }
 bool can_run(Transfer& t) {
@@ -173,7 +174,7 @@ bool can_run(Transfer& t) {
   if (t.sender->comm->aborted || t.receiver->comm->aborted) return false;
   if (t.send.count == t.receive.count && t.send.type == t.receive.type) return true;
   t.wrong = true;
-  report_transfer(t.send.peer, t.send, t.receive);
+  report_transfer(t.send.peer, t.send, t.receive, t.receiver->caller);
   return false;
 }
 
@@ -274,13 +275,18 @@ void launch(const OperationPtr& o) {
   }
   const std::string name =
       format("NCCL %s of rank %d", describe(o->requests[0]).c_str(), o->comm->rank);
+  const void* const now_in = std::exchange(this_thread().caller, o->caller);
   enqueue(
       o->stream, name.c_str(), [o] { run(*o); }, {}, [o] { return ready(o); });
+  this_thread().caller = now_in;
 }
 
-void report_transfer(int receiver, const Request& send, const Request& receive) {
-  report("nccl", format("rank %d has %s, rank %d has %s", receive.peer, describe(send).c_str(),
-                        receiver, describe(receive).c_str()));
+void report_transfer(int receiver, const Request& send, const Request& receive,
+                     const void* caller) {
+  report_at("nccl",
+            format("rank %d has %s, rank %d has %s", receive.peer, describe(send).c_str(), receiver,
+                   describe(receive).c_str()),
+            caller);
 }
 
 }  // namespace simcuda::nccl

@@ -34,6 +34,7 @@ struct Transfer;
 /// What one rank has put on its stream: a collective, or all sends and receives of a group.
 struct Operation {
   ncclComm_t comm;
+  const void* caller = nullptr;
   cudaStream_t stream;
   std::vector<Request> requests;
   std::shared_ptr<Meeting> meeting;
@@ -82,7 +83,7 @@ struct World {
 /// Finds whom the operation meets, and puts it on its stream.
 void launch(const OperationPtr& operation);
 /// A finding: what was sent is not what is received.
-void report_transfer(int receiver, const Request& send, const Request& receive);
+void report_transfer(int receiver, const Request& send, const Request& receive, const void* caller);
 
 // Ranks that are processes (nccl_processes.cpp).
 const char* folder_of_processes();  // null: ranks are threads

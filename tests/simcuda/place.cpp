@@ -2,6 +2,7 @@
 #include <link.h>
 #include <signal.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "report.h"
+#include "runtime.h"
 
 namespace simcuda {
 namespace {
@@ -96,8 +98,39 @@ Place place_of(const void* pc) {
       place.text += ", called at " + where;
     }
   }
-  if (!place.line) place.text = format("address %p (no debug information)", pc);
+  if (!place.line) {
+    const std::string function = lines.empty() || lines[0] == "??" ? format("%p", pc) : lines[0];
+    place.text = function + " (no debug information)";
+  }
   return known[pc] = place;
+}
+
+Place place_of_call() {
+  struct Frames {
+    const void* first;  // of those that matter
+    const void* at[6];
+    int count = 0;
+  } frames{this_thread().caller, {}};
+  if (!frames.first) return place_of(nullptr);
+  _Unwind_Backtrace(
+      [](_Unwind_Context* context, void* data) {
+        auto& f = *static_cast<Frames*>(data);
+        const auto pc = reinterpret_cast<const void*>(_Unwind_GetIP(context));
+        if (f.count > 0 || pc == f.first) f.at[f.count++] = pc;
+        return f.count == 6 ? _URC_END_OF_STACK : _URC_NO_REASON;
+      },
+      &frames);
+  Place place;
+  for (int i = 0; i < frames.count; ++i) {
+    const Place p = place_of(frames.at[i]);
+    if (p.line == 0) continue;
+    if (place.line == 0)
+      place = p;
+    else
+      place.text += ", called at " + p.text;
+    if (p.file.find(".h") == std::string::npos && p.file.find(".cuh") == std::string::npos) break;
+  }
+  return place.line ? place : place_of(frames.first);
 }
 
 std::string function_name(const void* function) {
@@ -105,7 +138,9 @@ std::string function_name(const void* function) {
   std::string& name = known[function];
   if (name.empty()) {
     const auto lines = resolve(reinterpret_cast<std::uintptr_t>(function));
-    name = lines.empty() || lines[0] == "??" ? format("kernel %p", function) : lines[0];
+    // The last pair is the function itself, the others are what was inlined at its beginning.
+    const std::string& last = lines.size() < 2 ? "??" : lines[lines.size() - 2];
+    name = last == "??" ? format("kernel %p", function) : last;
     const std::string noise = "(anonymous namespace)::";
     for (std::size_t at; (at = name.find(noise)) != std::string::npos;)
       name.erase(at, noise.size());

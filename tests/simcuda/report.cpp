@@ -40,11 +40,11 @@ void at_exit() {
   _exit(66);
 }
 
-void add(const char* kind, std::string text, const std::string& file, int line) {
+void add(const char* kind, std::string text, const std::string& file, int line,
+         const std::string& same) {
   const RuntimePart part;
   Reports& r = reports();
-  const std::string place = line ? format("%s:%d", file.c_str(), line) : text;
-  if (!r.said.emplace(kind, place, now.operation).second) return;
+  if (!r.said.emplace(kind, same, now.operation).second) return;
   text += describe_running_thread();
   static const int registered = std::atexit(at_exit);
   (void)registered;
@@ -82,14 +82,20 @@ bool already_reported(const char* kind, const void* pc) {
 void report_at(const char* kind, const std::string& text, const void* pc) {
   const RuntimePart part;
   const Place place = place_of(pc);
-  add(kind, text + " at " + place.text, place.file, place.line);
+  add(kind, text + " at " + place.text, place.file, place.line,
+      place.line ? format("%s:%d", place.file.c_str(), place.line) : text);
 }
 void report_at(const char* kind, const std::string& text, const char* file, int line) {
   const RuntimePart part;
   const std::string name = base_name(file);
-  add(kind, text + format(" at %s:%d", name.c_str(), line), name, line);
+  const std::string place = format("%s:%d", name.c_str(), line);
+  add(kind, text + " at " + place, name, line, place);
 }
-void report(const char* kind, const std::string& text) { add(kind, text, "", 0); }
+void report(const char* kind, const std::string& text) {
+  const RuntimePart part;
+  const Place place = now.operation ? place_of(operations[now.operation].caller) : place_of_call();
+  add(kind, text + ", called at " + place.text, place.file, place.line, text);
+}
 
 std::vector<Report> take_reports() {
   const Lock lock;

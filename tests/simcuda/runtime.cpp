@@ -47,8 +47,9 @@ void read_environment() {
 
 }  // namespace
 
-Lock::Lock() {
+Lock::Lock(const void* caller) {
   if (lock_depth++ != 0) return;
+  this_thread().caller = caller;
   the_mutex().mutex.lock();
   static bool first = true;
   if (first) {
@@ -137,6 +138,10 @@ void set_checking(bool on) {
 }
 void set_deadlock_seconds(double seconds) { control().deadlock_seconds = seconds; }
 void set_watchdog_seconds(double seconds) { control().watchdog_seconds = seconds; }
+void set_last_blocks(std::uint64_t count) {
+  const Lock lock;
+  control().last_blocks = count;
+}
 
 Statistics statistics() {
   const Lock lock;

@@ -15,10 +15,11 @@
 
 namespace simcuda {
 
-/// Every CUDA function holds it; recursive.
+/// Every CUDA function holds it; recursive. The outermost one remembers where its function was
+/// called from: a finding names that place.
 class Lock {
  public:
-  Lock();
+  explicit Lock(const void* caller = __builtin_return_address(0));
   ~Lock();
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
@@ -42,6 +43,7 @@ struct ThreadState {
   int device = 0;
   cudaError_t last = cudaSuccess;
   bool in_callback = false;
+  const void* caller = nullptr;  // of the CUDA function that this thread is in
 };
 ThreadState& this_thread();
 /// Remembers an error for cudaGetLastError().
@@ -53,6 +55,7 @@ struct Control {
   bool kernels = true;
   double deadlock_seconds = 2, watchdog_seconds = 120;
   double poll_seconds = 1e9;  // between looks at what other processes have brought
+  std::uint64_t last_blocks = 0;
   Statistics statistics;
 };
 Control& control();
@@ -70,6 +73,7 @@ struct Record {
 struct Work {
   std::string name;
   const void* function = nullptr;
+  const void* caller = nullptr;
   std::function<void(std::uint32_t operation)> run;
   std::function<bool()> ready;
 };

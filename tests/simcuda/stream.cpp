@@ -55,8 +55,9 @@ void report_deadlock() {
   std::string text = "the host waits, and no stream can go on:";
   for (cudaStream_t s : streams()) {
     if (s->queue.empty()) continue;
-    text += format(" [stream %u of device %d: %s]", s->timeline, s->device,
-                   operation_name(s->queue.front().operation).c_str());
+    const std::uint32_t first = s->queue.front().operation;
+    text += format(" [stream %u of device %d: %s at %s]", s->timeline, s->device,
+                   operation_name(first).c_str(), place_of(operations[first].caller).text.c_str());
   }
   report("deadlock", text);
 }
@@ -89,13 +90,14 @@ cudaError_t check_stream(cudaStream_t stream, const char* call) {
 }
 
 std::uint32_t submit(cudaStream_t stream, Work work) {
+  work.caller = this_thread().caller;
   if (stream->capture) {
     add_node(stream, std::move(work));
     return 0;
   }
   join(stream->clock, host().clock);
-  const std::uint32_t operation =
-      new_operation(stream->timeline, stream->clock, work.name, stream->device, work.function);
+  const std::uint32_t operation = new_operation(stream->timeline, stream->clock, work.name,
+                                                stream->device, work.caller, work.function);
   stream->queue.push_back({std::move(work), operation, stream->clock});
   notify_others();
   if (control().order == Order::kEager) {

@@ -99,10 +99,33 @@ TEST_CASE("launches that a device cannot run are refused") {
   CHECK(run_empty(1024, s) == cudaSuccess);
   CHECK(run_empty(1025, s) == cudaErrorInvalidConfiguration);
   CHECK(run_empty(0, s) == cudaErrorInvalidConfiguration);
+  CHECK(kinds() == Kinds{"launch-limit", "launch-limit"});
   const DeviceArray<float> x(std::vector<float>(12288, 1.0f)), y(12288), z(20000);
   CHECK(run_cp_async(16, x, y, 12288, s) == cudaSuccess);  // 48 KiB of dynamic shared memory
   CHECK(run_cp_async(16, x, y, 12289, s) == cudaErrorInvalidValue);
   CHECK(cudaGetLastError() == cudaErrorInvalidValue);
   CHECK(s.wait() == cudaSuccess);
+  CHECK(kinds() == Kinds{"launch-limit"});
+}
+
+TEST_CASE("a launch of its last blocks alone reaches nothing of the others") {
+  const Settled settled;
+  const Stream s;
+  const DeviceArray<float> x(std::vector<float>(300, 1.0f));
+  const auto expect = [&](float before, float last) {
+    std::vector<float> want(256, before);
+    want.resize(300, last);
+    CHECK(x.read() == want);
+  };
+  simcuda::set_last_blocks(1);
+  CHECK(run_fill(x, 3.0f, 300, s) == cudaSuccess);  // 3 blocks of 128
+  simcuda::set_last_blocks(0);
+  CHECK(s.wait() == cudaSuccess);
+  expect(1.0f, 3.0f);
+  simcuda::set_last_blocks(7);
+  CHECK(run_fill(x, 4.0f, 300, s) == cudaSuccess);
+  simcuda::set_last_blocks(0);
+  CHECK(s.wait() == cudaSuccess);
+  expect(4.0f, 4.0f);
   CHECK(kinds() == Kinds{});
 }

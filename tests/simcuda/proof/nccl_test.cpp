@@ -65,12 +65,13 @@ struct Ranks {
   }
 };
 
-std::string first_text(const char* kind) {
+simcuda::Report first(const char* kind) {
   for (const simcuda::Report& r : simcuda::take_reports()) {
-    if (r.kind == kind) return r.text;
+    if (r.kind == kind) return r;
   }
-  return "";
+  return {};
 }
+std::string first_text(const char* kind) { return first(kind).text; }
 bool has(const std::string& text, const char* part) { return text.find(part) != text.npos; }
 
 }  // namespace
@@ -132,6 +133,7 @@ TEST_CASE("NCCL: ranks that disagree are reported, and wait until they abort") {
   const int fault = GENERATE(0, 1, 2, 3);
   const Devices devices(2);
   Ranks ranks(2);
+  int line = 0, last_line = 0;  // of the calls
   {
     std::vector<std::unique_ptr<DeviceArray<float>>> x;
     for (int r = 0; r < 2; ++r) {
@@ -143,23 +145,33 @@ TEST_CASE("NCCL: ranks that disagree are reported, and wait until they abort") {
       const ncclRedOp_t op = other && fault == 1 ? ncclMax : ncclSum;
       const ncclDataType_t type = other && fault == 2 ? ncclInt32 : ncclFloat32;
       if (other && fault == 3) {
+        line = __LINE__ + 1;
         CHECK(began(ncclAllGather(*x[i], *x[i], count, type, ranks.comms[i], ranks.streams[i])));
+        last_line = __LINE__;
       } else {
+        line = __LINE__ + 1;
         CHECK(
             began(ncclAllReduce(*x[i], *x[i], count, type, op, ranks.comms[i], ranks.streams[i])));
+        last_line = __LINE__;
       }
       CHECK(settled(ranks.comms[i]) == ncclSuccess);
     }
     for (int k = 0; k < 50; ++k) {
       CHECK(cudaStreamQuery(ranks.streams[0]) == cudaErrorNotReady);
     }
-    const std::string text = first_text("nccl");
+    const simcuda::Report found = first("nccl");
+    const std::string& text = found.text;
     INFO(text);
-    CHECK(has(text, "ranks disagree about a collective: [rank 0: all_reduce sum float32 n=8]"));
+    CHECK(has(text,
+              "ranks disagree about a collective: [rank 0: all_reduce sum float32 n=8 at "
+              "nccl_test.cpp:"));
     const char* const others[] = {
-        "[rank 1: all_reduce sum float32 n=4]", "[rank 1: all_reduce max float32 n=8]",
-        "[rank 1: all_reduce sum int32 n=8]", "[rank 1: all_gather float32 n=8]"};
+        "[rank 1: all_reduce sum float32 n=4 at ", "[rank 1: all_reduce max float32 n=8 at ",
+        "[rank 1: all_reduce sum int32 n=8 at ", "[rank 1: all_gather float32 n=8 at "};
     CHECK(has(text, others[fault]));
+    CHECK(found.file == "nccl_test.cpp");
+    CHECK(found.line >= line);
+    CHECK(found.line <= last_line);
     ranks.abort();
     CHECK(cudaStreamSynchronize(ranks.streams[0]) == cudaSuccess);
   }
@@ -265,5 +277,37 @@ TEST_CASE("NCCL: memory that is freed or too small for a collective is reported 
   REQUIRE_FALSE(found.empty());
   CHECK(found[0] == (freed ? "use-after-free" : "out-of-bounds"));
   ranks.finish();
+}
+
+TEST_CASE("NCCL: a rank that never comes is a deadlock, and each rank that waits has its place") {
+  const Devices devices(3);
+  simcuda::set_deadlock_seconds(0.2);
+  Ranks ranks(3);
+  {
+    std::vector<std::unique_ptr<DeviceArray<float>>> x;
+    int line = 0;
+    for (int r = 0; r < 2; ++r) {
+      const auto i = std::size_t(r);
+      REQUIRE(cudaSetDevice(r) == cudaSuccess);
+      x.push_back(std::make_unique<DeviceArray<float>>(std::vector<float>(8)));
+      float* const p = *x[i];
+      line = __LINE__ + 1;
+      CHECK(began(ncclAllReduce(p, p, 8, ncclFloat32, ncclSum, ranks.comms[i], ranks.streams[i])));
+      CHECK(settled(ranks.comms[i]) == ncclSuccess);
+    }
+    const int wait = __LINE__ + 1;
+    CHECK(cudaStreamSynchronize(ranks.streams[0]) == cudaErrorLaunchTimeout);
+    const simcuda::Report found = first("deadlock");
+    INFO(found.text);
+    CHECK(found.file == "nccl_test.cpp");
+    CHECK(found.line == wait);
+    for (const char* rank : {"0", "1"})
+      CHECK(has(found.text, ("'NCCL all_reduce sum float32 n=8 of rank " + std::string(rank) +
+                             "' at nccl_test.cpp:" + std::to_string(line) + "]")
+                                .c_str()));
+    CHECK_FALSE(has(found.text, "of rank 2"));
+    ranks.abort();
+  }
+  CHECK(kinds() == Kinds{});
 }
 #endif

@@ -14,7 +14,8 @@ namespace simcuda {
 /// "out-of-bounds", "use-after-free", "misaligned", "host-memory", "parameter-write",
 /// "divergent-barrier", "warp-mask", "shuffle", "cp.async", "launch-limit", "watchdog", "trap",
 /// "deadlock", "bad-free", "bad-handle", "policy", "assumption", "ldmatrix", "library", "nccl".
-/// `file` (without folders) and `line` say where in the kernel, as far as a place is known.
+/// `file` (without folders) and `line` say where in the kernel, or where the host called the
+/// function whose work it was, as far as there is debug information.
 struct Report {
   std::string kind;
   std::string text;
@@ -53,6 +54,10 @@ void set_checking(bool on);
 /// Default 2 and 120 seconds.
 void set_deadlock_seconds(double seconds);
 void set_watchdog_seconds(double seconds);
+
+/// The launches that follow run only the last `count` blocks of their grids; 0: all again. So a
+/// kernel meets the end of tensors that no memory holds.
+void set_last_blocks(std::uint64_t count);
 
 /// Makes the n-th next call (1 = the next one) of that sort fail with `error`; once.
 /// kLibrary counts the calls of stand-ins for libraries.
