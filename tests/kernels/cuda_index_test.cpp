@@ -1,13 +1,12 @@
 // Where CUDA kernels work when there are more than 2^31 elements. The index arithmetic is called on
-// the host, as the thread of a block would, and compared with the same in 128 bits; a few kernels
-// run for real, with tensors of which only the last elements exist.
+// the host, as the thread of a block would, and compared with the same in 128 bits. The kernels
+// themselves: cuda_large_test.cpp.
 #include <accrue/config.h>
 #if ACCRUE_CUDA_SIM
   #include <algorithm>
   #include <set>
   #include <vector>
   #include <accrue/core/cuda/device.cuh>
-  #include <accrue/kernels/adamw/adamw.h>
   #include <accrue/kernels/attention/attention.h>
   #include <accrue/kernels/attention/problem.cuh>
   #include <accrue/kernels/conv2d/conv2d.h>
@@ -16,8 +15,6 @@
   #include <accrue/kernels/cuda/row_grid.cuh>
   #include <accrue/kernels/cuda/rows.cuh>
   #include <accrue/kernels/cuda/segments.cuh>
-  #include <accrue/kernels/embedding/embedding.h>
-  #include <accrue/kernels/global_norm/global_norm.h>
   #include <accrue/kernels/rope/rope.h>
   #include "tests/support/catch.h"
   #include "tests/support/check_op.h"
@@ -81,13 +78,6 @@ void check_elements(std::int64_t first, std::int64_t n) {
       CHECK(read_from == want);
       CHECK(written_to == want);
     }
-}
-
-// A device pointer to element `first` of which only elements from `at` on exist.
-template <class T>
-void* before(const Tensor& some, std::int64_t at) {
-  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(some.view().ptr) -
-                                 static_cast<std::uintptr_t>(at) * sizeof(T));
 }
 }  // namespace
 
@@ -236,61 +226,5 @@ TEST_CASE("B50: cuda kernels that count in 32 bits refuse what does not fit",
   CHECK(error_of([&] {
           rope_forward(stream, {.x = view({1, 1, kMany, 2}), .y = view({1, 1, kMany, 2})});
         }) == "rope: on cuda at most 2^25 heads of 2^30 numbers, got (1, 1, 2147483648, 2)");
-}
-
-TEST_CASE("B50: cuda embedding reads and writes rows beyond 2^31 elements",
-          "[kernels][embedding][cuda]") {
-  const DeviceScope on(Device::cuda(0));
-  const std::int64_t vocabulary = (std::int64_t{1} << 28) + 2, channels = 16, rows = 2;
-  const std::int64_t first = (vocabulary - rows) * channels;
-  CHECK(first > kMany);
-  std::vector<float> values;
-  for (std::int64_t i = 0; i < rows * channels; ++i) values.push_back(static_cast<float>(i));
-  const Tensor table = Tensor::from(values, {rows, channels});
-  const Tensor tokens =
-      Tensor::from(std::vector<std::int64_t>{vocabulary - 1, vocabulary - 2}, {2});
-  const Tensor y = Tensor::empty({2, channels}, DType::kF32);
-  embedding_forward(y.stream(),
-                    {.tokens = tokens,
-                     .weight = {before<float>(table, first), DType::kF32, {vocabulary, channels}},
-                     .y = y.view()});
-  const auto got = y.to_vector<float>();
-  CHECK(got[0] == 16);
-  CHECK(got[16] == 0);
-  CHECK(got[31] == 15);
-}
-
-TEST_CASE("B51: cuda norm and AdamW reach elements beyond 2^31", "[kernels][adamw][cuda]") {
-  const DeviceScope on(Device::cuda(0));
-  const std::int64_t n = kMany + 8, size = 5000;
-  const auto ones = [&](float v) {
-    return Tensor::from(std::vector<float>(static_cast<std::size_t>(size), v), {size});
-  };
-  const Tensor p = ones(1), g = ones(1), m = ones(0), v = ones(0);
-  const auto all = [&](const Tensor& t) {
-    return View{before<float>(t, n - size), DType::kF32, {n}};
-  };
-  const std::vector<Segment> segments{{n - size, size, false}};
-  const Tensor sums = Tensor::empty({norm_pieces(segments)}, DType::kF64);
-  StepState s;
-  s.weight = 1;
-  static_assert(sizeof s % 8 == 0);
-  const Tensor block = Tensor::empty({sizeof s / 8}, DType::kI64);
-  block.copy_from_host(&s);
-  auto* const state = reinterpret_cast<StepState*>(block.view().ptr);
-  const Stream stream = p.stream();
-  square_sums(stream, {.grads = all(g), .segments = segments, .sums = sums.view()});
-  global_norm(stream,
-              {.sums = sums, .state = state, .schedule = {ScheduleSpec::kConstant, 0.5, 0, 0, 0}});
-  adamw(stream, {.value = all(p),
-                 .master = {},
-                 .grads = all(g),
-                 .m = all(m),
-                 .v = all(v),
-                 .segments = segments,
-                 .state = state});
-  const auto updated = p.to_vector<float>();
-  CHECK(updated.front() == Approx(0.5f));
-  CHECK(updated.back() == Approx(0.5f));
 }
 #endif
