@@ -227,7 +227,7 @@ TEST_CASE("B29: clip once per window, after scaling", "[kernels][global_norm]") 
 }
 
 TEST_CASE("B31: a window that is not finite or has no weight changes nothing but the counter",
-          "[kernels][global_norm][adamw][sgd][cpu]") {
+          "[kernels][global_norm][adamw][sgd]") {
   const float inf = INFINITY;
   const std::int64_t n = 5000;
   const int what = GENERATE(0, 1, 2, 3, 4, 5, 6, 7);
