@@ -34,7 +34,9 @@ struct ScheduleSpec {
 };
 
 /// One optimizer's state of the current step. global_norm fills the middle part, the optimizer
-/// kernel reads it.
+/// kernel reads it. A captured kernel reads it at every launch of its graph; betas, momentum, eps,
+/// weight decay, the largest norm and the schedule are arguments by value: a graph must be captured
+/// anew when they change.
 struct StepState {
   // Sums over the window: the optimizer copies them in before global_norm runs.
   double loss_sum = 0, weight = 0;

@@ -62,6 +62,8 @@ class Optimizer {
   Tensor workspace() const;
   StepReport report() const;
 
+  /// The schedule, the largest norm and the options are kernel arguments by value: what was
+  /// captured into a CUDA graph keeps them (docs/cuda.md).
   void set_schedule(const Schedule& schedule) { schedule_ = schedule; }
   const Schedule& schedule() const { return schedule_; }
   /// The largest norm of the mean gradient; above it the gradient is scaled by max_norm / (norm +

@@ -16,6 +16,7 @@ class DeviceState {
     std::memcpy(static_cast<void*>(&state), bytes_.to_vector<std::int64_t>().data(), sizeof state);
     return state;
   }
+  void write(const kernels::StepState& state) const { bytes_.copy_from_host(words(state).data()); }
 
  private:
   static constexpr std::int64_t kWords = sizeof(kernels::StepState) / 8;
