@@ -20,7 +20,7 @@ std::vector<std::byte> counting(int first, int step) {
 }
 }  // namespace
 
-TEST_CASE("crc32c: the values of RFC 3720", "[core][crc32c]") {
+TEST_CASE("crc32c: the values of RFC 3720", "[core][crc32c][cpu]") {
   const std::string digits = "123456789";
   CHECK(crc32c(std::as_bytes(std::span(digits))) == 0xE3069283u);
   CHECK(crc32c({}) == 0);
@@ -31,7 +31,8 @@ TEST_CASE("crc32c: the values of RFC 3720", "[core][crc32c]") {
   CHECK(to_hex(std::uint32_t{0xA}) == "0000000a");
 }
 
-TEST_CASE("crc32c: tables and instruction agree, at any length and alignment", "[core][crc32c]") {
+TEST_CASE("crc32c: tables and instruction agree, at any length and alignment",
+          "[core][crc32c][cpu]") {
   const auto bytes = random_bytes(300);
   for (std::size_t first = 0; first < 9; ++first)
     for (std::size_t count = 0; first + count <= bytes.size(); ++count) {
@@ -40,7 +41,7 @@ TEST_CASE("crc32c: tables and instruction agree, at any length and alignment", "
     }
 }
 
-TEST_CASE("crc32c: parts in a row and parts combined are the whole", "[core][crc32c]") {
+TEST_CASE("crc32c: parts in a row and parts combined are the whole", "[core][crc32c][cpu]") {
   const auto bytes = random_bytes(70'000);
   const std::uint32_t whole = crc32c(bytes);
   for (const std::size_t cut : {0u, 1u, 7u, 8u, 4096u, 65'537u, 70'000u}) {
@@ -51,7 +52,7 @@ TEST_CASE("crc32c: parts in a row and parts combined are the whole", "[core][crc
   }
 }
 
-TEST_CASE("crc32c: every flipped bit is seen", "[core][crc32c]") {
+TEST_CASE("crc32c: every flipped bit is seen", "[core][crc32c][cpu]") {
   auto bytes = random_bytes(64);
   const std::uint32_t whole = crc32c(bytes);
   for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {

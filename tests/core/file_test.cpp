@@ -68,7 +68,7 @@ void write_through(FileSystem& fs, const std::string& path, const std::string& t
 }
 }  // namespace
 
-TEST_CASE("atomic file: written, synced, closed, renamed, directory synced", "[core][file]") {
+TEST_CASE("atomic file: written, synced, closed, renamed, directory synced", "[core][file][cpu]") {
   const TemporaryFolder folder;
   FaultyFileSystem fs;
   write_through(fs, folder / "a", "hello");
@@ -78,7 +78,7 @@ TEST_CASE("atomic file: written, synced, closed, renamed, directory synced", "[c
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("atomic file: the old file stays until commit", "[core][file]") {
+TEST_CASE("atomic file: the old file stays until commit", "[core][file][cpu]") {
   const TemporaryFolder folder;
   write_text_file(folder / "a", "old");
   {
@@ -91,7 +91,7 @@ TEST_CASE("atomic file: the old file stays until commit", "[core][file]") {
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("atomic file: a header is filled in at the end", "[core][file]") {
+TEST_CASE("atomic file: a header is filled in at the end", "[core][file][cpu]") {
   const TemporaryFolder folder;
   AtomicFile file(folder / "a");
   file.append(bytes_of("....body"));
@@ -104,7 +104,7 @@ TEST_CASE("atomic file: a header is filled in at the end", "[core][file]") {
 }
 
 TEST_CASE("atomic file: any failing call keeps the old file and leaves nothing else",
-          "[core][file]") {
+          "[core][file][cpu]") {
   const auto [call, text] = GENERATE(table<std::string, std::string>({
       {"open", "cannot create"},
       {"pwrite", "writing failed (write: "},
@@ -131,7 +131,8 @@ TEST_CASE("atomic file: any failing call keeps the old file and leaves nothing e
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("atomic file: an unsynced directory is reported, the file is whole", "[core][file]") {
+TEST_CASE("atomic file: an unsynced directory is reported, the file is whole",
+          "[core][file][cpu]") {
   const TemporaryFolder folder;
   FaultyFileSystem fs;
   fs.bad = "fsync directory";
@@ -143,7 +144,7 @@ TEST_CASE("atomic file: an unsynced directory is reported, the file is whole", "
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("files: short transfers and interrupted calls are carried on", "[core][file]") {
+TEST_CASE("files: short transfers and interrupted calls are carried on", "[core][file][cpu]") {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 1000; ++i) text += std::to_string(i);
@@ -164,7 +165,7 @@ TEST_CASE("files: short transfers and interrupted calls are carried on", "[core]
   CHECK(back == text);
 }
 
-TEST_CASE("atomic file: after commit it takes nothing more", "[core][file]") {
+TEST_CASE("atomic file: after commit it takes nothing more", "[core][file][cpu]") {
   const TemporaryFolder folder;
   AtomicFile file(folder / "a");
   file.commit();
@@ -173,7 +174,7 @@ TEST_CASE("atomic file: after commit it takes nothing more", "[core][file]") {
   CHECK(read_text_file(folder / "a").empty());
 }
 
-TEST_CASE("atomic file: two writers of one name do not meet", "[core][file]") {
+TEST_CASE("atomic file: two writers of one name do not meet", "[core][file][cpu]") {
   const TemporaryFolder folder;
   AtomicFile first(folder / "a"), second(folder / "a");
   first.append(bytes_of("first"));
@@ -185,7 +186,7 @@ TEST_CASE("atomic file: two writers of one name do not meet", "[core][file]") {
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("input file: errors name the file and what happened", "[core][file]") {
+TEST_CASE("input file: errors name the file and what happened", "[core][file][cpu]") {
   const TemporaryFolder folder;
   CHECK(error_of([&] { InputFile(folder / "none"); }) ==
         (folder / "none") + ": cannot open: No such file or directory");
@@ -214,7 +215,7 @@ TEST_CASE("input file: errors name the file and what happened", "[core][file]") 
              Contains("reading at byte 0 failed: Input/output error"));
 }
 
-TEST_CASE("input file: moved, it is closed once", "[core][file]") {
+TEST_CASE("input file: moved, it is closed once", "[core][file][cpu]") {
   const TemporaryFolder folder;
   write_text_file(folder / "a", "aa");
   write_text_file(folder / "b", "bbb");

@@ -13,7 +13,7 @@ TEST_CASE("ParameterSet: one block for all, windows at aligned offsets", "[core]
     Parameter* empty = set.add("empty", {0, 7}, false, {});
     Parameter* c = set.add("c", {}, true, {});
     CHECK_FALSE(set.allocated());
-    set.allocate(Device::cpu(), dtype);
+    set.allocate(default_device(), dtype);
     CHECK(set.allocated());
     CHECK(set.count() == 15 + 64 + 1);
     CHECK(set.padded() == 64 + 64 + 64);
@@ -60,12 +60,12 @@ TEST_CASE("ParameterSet: names are found, unique and never empty", "[core][param
   CHECK(error_of([&] { set.add("h.0.weight", {2}, true, {}); }) ==
         "ParameterSet: the name 'h.0.weight' is taken");
   CHECK(error_of([&] { set.add("", {2}, true, {}); }) == "ParameterSet: a parameter needs a name");
-  CHECK(error_of([&] { set.allocate(Device::cpu(), DType::kI32); }) ==
+  CHECK(error_of([&] { set.allocate(default_device(), DType::kI32); }) ==
         "ParameterSet: parameters must be of floating dtype, not int32");
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   CHECK(error_of([&] { set.add("late", {2}, true, {}); }) ==
         "ParameterSet: add 'late' before allocate()");
-  CHECK(error_of([&] { set.allocate(Device::cpu(), DType::kF32); }) ==
+  CHECK(error_of([&] { set.allocate(default_device(), DType::kF32); }) ==
         "ParameterSet: allocate() was already called");
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("ParameterSet: a new window forgets what was touched", "[core][paramet
   ParameterSet set;
   set.add("a", {1}, true, {});
   set.add("b", {1}, true, {});
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   for (Parameter& p : set.all()) p.slot.touched = true;
   set.clear_touched();
   for (const Parameter& p : set.all()) CHECK_FALSE(p.slot.touched);
@@ -113,7 +113,7 @@ TEST_CASE("ParameterSet: memory has its categories, and a failed allocate leaves
 
 TEST_CASE("ParameterSet: empty sets allocate", "[core][parameter]") {
   ParameterSet set;
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   CHECK(set.count() == 0);
   CHECK(set.padded() == 0);
 }

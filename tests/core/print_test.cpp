@@ -113,14 +113,15 @@ TEST_CASE("print: the options mean what NumPy's mean", "[core][print]") {
 }
 
 TEST_CASE("summary: dtype, shape, device and the finite range", "[core][print]") {
+  const std::string here = to_string(default_device());
   CHECK(summary(Tensor::from<float>({-1, 2, 5}, {3})) ==
-        "float32 (3,) cpu  min -1  mean 2  max 5  non-finite 0");
+        "float32 (3,) " + here + "  min -1  mean 2  max 5  non-finite 0");
   CHECK(summary(Tensor::from<float>({-1, NAN, kInf, 4}, {2, 2})) ==
-        "float32 (2, 2) cpu  min -1  mean 1.5  max 4  non-finite 2");
-  CHECK(summary(Tensor::from<float>({NAN}, {1})) == "float32 (1,) cpu  non-finite 1");
-  CHECK(summary(Tensor::zeros({0}, DType::kF64)) == "float64 (0,) cpu  non-finite 0");
+        "float32 (2, 2) " + here + "  min -1  mean 1.5  max 4  non-finite 2");
+  CHECK(summary(Tensor::from<float>({NAN}, {1})) == "float32 (1,) " + here + "  non-finite 1");
+  CHECK(summary(Tensor::zeros({0}, DType::kF64)) == "float64 (0,) " + here + "  non-finite 0");
   CHECK(summary(Tensor::from<std::int64_t>({3, 5}, {2})) ==
-        "int64 (2,) cpu  min 3  mean 4  max 5  non-finite 0");
+        "int64 (2,) " + here + "  min 3  mean 4  max 5  non-finite 0");
   CHECK(summary(Tensor::zeros({2}, DType::kI32, Device::meta())) == "int32 (2,) meta");
   CHECK(summary(Tensor{}) == "undefined tensor");
 }

@@ -100,7 +100,7 @@ TEST_CASE("safetensors: an empty file of the format", "[core][safetensors]") {
   CHECK(SafetensorsFile::open(folder / "a").names().empty());
 }
 
-TEST_CASE("safetensors: cut at every length it is refused", "[core][safetensors]") {
+TEST_CASE("safetensors: cut at every length it is refused", "[core][safetensors][cpu]") {
   const TemporaryFolder folder;
   write_safetensors(folder / "good", some_entries(), {{"k", "v"}});
   const std::string good = read_text_file(folder / "good");
@@ -109,7 +109,7 @@ TEST_CASE("safetensors: cut at every length it is refused", "[core][safetensors]
   CHECK_THAT(error_of_bytes(folder / "cut", good + "x"), Contains("data: the tensors take"));
 }
 
-TEST_CASE("safetensors: each wrong header is refused with its reason", "[core][safetensors]") {
+TEST_CASE("safetensors: each wrong header is refused with its reason", "[core][safetensors][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "bad.safetensors";
   using namespace std::string_literals;
@@ -274,7 +274,7 @@ TEST_CASE("safetensors: a file cut after opening is noticed", "[core][safetensor
   CHECK(same_bytes(half, Tensor::zeros({2}, DType::kBF16)));
 }
 
-TEST_CASE("safetensors: changed bytes never do worse than an error", "[core][safetensors]") {
+TEST_CASE("safetensors: changed bytes never do worse than an error", "[core][safetensors][cpu]") {
   const TemporaryFolder folder;
   write_safetensors(folder / "good", some_entries(), {{"k", "v"}});
   const std::string good = read_text_file(folder / "good");

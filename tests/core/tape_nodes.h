@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+#include <accrue/core/backend.h>
 #include <accrue/core/tape.h>
 #include "tests/support/catch.h"
 
@@ -14,14 +15,26 @@ inline Tensor vec(const Floats& v) {
   return Tensor::from(v, {static_cast<std::int64_t>(v.size())});
 }
 
+// Memory of the default device.
+inline Floats read(const View& v) {
+  const Stream stream = current_stream(default_device());
+  Floats out(static_cast<std::size_t>(v.shape.numel()));
+  backend(stream.device).copy_to_host(out.data(), v.data<float>(), v.bytes(), stream);
+  return out;
+}
 // dst = beta * dst + alpha * factor * dy, never reading dst when beta is 0.
-inline void write(const GradSink& s, const Tensor& dy, float factor) {
+inline void write(const GradSink& s, const Floats& dy, float factor) {
   if (!s) return;
-  for (std::int64_t i = 0; i < dy.numel(); ++i) {
-    float& d = s.dst.data<float>()[i];
-    const float value = s.alpha * factor * dy.data<float>()[i];
-    d = s.beta == 0 ? value : s.beta * d + value;
+  Floats d = s.beta == 0 ? Floats(dy.size()) : read(s.dst);
+  for (std::size_t i = 0; i < dy.size(); ++i) {
+    const float value = s.alpha * factor * dy[i];
+    d[i] = s.beta == 0 ? value : s.beta * d[i] + value;
   }
+  const Stream stream = current_stream(default_device());
+  backend(stream.device).copy_from_host(s.dst.ptr, d.data(), s.dst.bytes(), stream);
+}
+inline void write(const GradSink& s, const Tensor& dy, float factor) {
+  write(s, dy.to_vector<float>(), factor);
 }
 
 enum class Way { kSink, kInPlace, kShare, kHandOver };
@@ -48,17 +61,8 @@ struct SumNode {
       }
       sinks.back() = ways[i] == Way::kInPlace ? c.sink_in_place(at) : c.sink(at);
     }
-    // Element by element, all inputs of one element before the next: what in-place sinks demand.
-    for (std::int64_t j = 0; j < c.grad().numel(); ++j) {
-      const float dy = c.grad().data<float>()[j];
-      for (std::size_t i = 0; i < factors.size(); ++i) {
-        const GradSink& s = sinks[i];
-        if (!s) continue;
-        float& d = s.dst.data<float>()[j];
-        const float value = s.alpha * factors[i] * dy;
-        d = s.beta == 0 ? value : s.beta * d + value;
-      }
-    }
+    const Floats dy = c.grad().to_vector<float>();  // an in-place sink overwrites it
+    for (std::size_t i = 0; i < factors.size(); ++i) write(sinks[i], dy, factors[i]);
   }
 };
 
@@ -68,14 +72,15 @@ struct Term {
   Way way = Way::kSink;
 };
 inline Tensor sum(const std::vector<Term>& terms, int* runs = nullptr, bool fails = false) {
-  Tensor y = Tensor::zeros(terms[0].x->shape(), DType::kF32);
+  Floats total(static_cast<std::size_t>(terms[0].x->numel()));
   SumNode node{{}, {}, runs, fails};
   for (const Term& t : terms) {
     node.factors.push_back(t.factor);
     node.ways.push_back(t.way);
-    for (std::int64_t i = 0; i < y.numel(); ++i)
-      y.data<float>()[i] += t.factor * t.x->data<float>()[i];
+    const Floats x = t.x->to_vector<float>();
+    for (std::size_t i = 0; i < total.size(); ++i) total[i] += t.factor * x[i];
   }
+  Tensor y = Tensor::from(total, terms[0].x->shape());
   if (Tape* tape = Tape::current()) {
     if (terms.size() == 1) tape->record(std::move(node), {terms[0].x}, y);
     if (terms.size() == 2) tape->record(std::move(node), {terms[0].x, terms[1].x}, y);

@@ -1,5 +1,5 @@
 // The tape and parameters: sinks into the persistent block, tied weights, the order of reports.
-#include <cstring>
+#include <limits>
 #include <accrue/core/parameter.h>
 #include "tests/core/tape_nodes.h"
 #include "tests/support/check_op.h"
@@ -8,6 +8,11 @@ using namespace accrue;
 using namespace accrue::test;
 
 namespace {
+void fill_with_nan(const Tensor& t) {
+  t.copy_from(Tensor::from(
+      Floats(static_cast<std::size_t>(t.numel()), std::numeric_limits<float>::quiet_NaN()),
+      t.shape()));
+}
 struct Probe {
   static constexpr std::string_view kName = "probe";
   std::vector<GradSink>* seen;
@@ -31,8 +36,8 @@ struct Probe {
 TEST_CASE("Tape: the sink contract", "[core][tape]") {
   ParameterSet set;
   Parameter* p = set.add("w", {2}, true, {});
-  set.allocate(Device::cpu(), DType::kF32);
-  std::memset(set.grads().view().ptr, 0xFF, static_cast<std::size_t>(set.grads().view().bytes()));
+  set.allocate(default_device(), DType::kF32);
+  fill_with_nan(set.grads());
   p->slot.scale = 0.5f;
   std::vector<GradSink> seen;
   const auto step = [&] {
@@ -69,13 +74,13 @@ TEST_CASE("Tape: on_parameter_ready comes once per parameter, after its last con
   Parameter* b = set.add("b", {1}, true, {});
   Parameter* c = set.add("c", {1}, true, {});
   Parameter* unused = set.add("unused", {1}, true, {});
-  set.allocate(Device::cpu(), DType::kF32);
+  set.allocate(default_device(), DType::kF32);
   Tape tape;
   std::vector<int> order;
   Floats values;
   tape.on_parameter_ready = [&](GradSlot& s) {
     order.push_back(s.index);
-    values.push_back(s.grad.data<float>()[0]);
+    values.push_back(read(s.grad)[0]);
   };
   for (int micro = 0; micro < 2; ++micro) {
     Tensor y;
@@ -98,14 +103,14 @@ TEST_CASE("B22: a tied weight used in two places is reported once, its gradient 
   ParameterSet set;
   Parameter* tied = set.add("wte", {2}, true, {});
   Parameter* other = set.add("w", {2}, true, {});
-  set.allocate(Device::cpu(), DType::kF32);
-  std::memset(set.grads().view().ptr, 0xFF, static_cast<std::size_t>(set.grads().view().bytes()));
+  set.allocate(default_device(), DType::kF32);
+  fill_with_nan(set.grads());
   Tape tape;
   int reports = 0;
   tape.on_parameter_ready = [&](GradSlot& s) {
     if (&s != &tied->slot) return;
     ++reports;
-    CHECK(s.grad.data<float>()[0] == 3 * 5 + 7);
+    CHECK(read(s.grad)[0] == 3 * 5 + 7);
   };
   Tensor y;
   {
@@ -122,8 +127,8 @@ TEST_CASE("B23: tied weights over three micro-batches, starting from NaN memory"
           "[core][tape][bugs]") {
   ParameterSet set;
   Parameter* tied = set.add("wte", {2}, true, {});
-  set.allocate(Device::cpu(), DType::kF32);
-  std::memset(set.grads().view().ptr, 0xFF, static_cast<std::size_t>(set.grads().view().bytes()));
+  set.allocate(default_device(), DType::kF32);
+  fill_with_nan(set.grads());
   const Way a = any_way(), b = any_way();
   for (int window = 0; window < 2; ++window) {
     set.clear_touched();

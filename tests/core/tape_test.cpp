@@ -116,7 +116,7 @@ TEST_CASE("Tape: a chain of residuals, every way of passing on", "[core][tape]")
 
 TEST_CASE("Tape: in place is used when nobody else needs the gradient, and only then",
           "[core][tape]") {
-  Allocator& allocator = Allocator::of(Device::cpu());
+  Allocator& allocator = Allocator::of(default_device());
   Tape tape;
   Tensor x = vec(Floats(1000, 1.0f));
   tape.watch(x);
@@ -246,6 +246,7 @@ TEST_CASE("Tape: a tensor of an earlier tape is a constant", "[core][tape]") {
 }
 
 TEST_CASE("Tape: backward checks what it is given", "[core][tape]") {
+  const std::string here = to_string(default_device());
   Tape tape;
   Tensor x = vec({1, 2});
   tape.watch(x);
@@ -257,7 +258,7 @@ TEST_CASE("Tape: backward checks what it is given", "[core][tape]") {
   CHECK(error_of([&] { tape.backward_from(y, vec({1})); }) ==
         "backward: the seed is (1,), the result (2,)");
   CHECK(error_of([&] { tape.backward_from(y, Tensor::zeros({2}, DType::kF64)); }) ==
-        "backward: the seed is float64 on cpu, the result float32 on cpu");
+        "backward: the seed is float64 on " + here + ", the result float32 on " + here);
   CHECK(error_of([&] { tape.backward_from(y, Tensor{}); }) == "backward: the seed is undefined");
   CHECK(error_of([&] { tape.backward_from(Tensor{}, vec({1})); }).find("not recorded") !=
         std::string::npos);
@@ -305,7 +306,7 @@ TEST_CASE("Tape: an exception in backward leaves the tape empty and usable", "[c
   Tensor x = vec({1}), y;
   tape.watch(x);
   int first = 0;
-  const std::int64_t live = Allocator::of(Device::cpu()).stats().live;
+  const std::int64_t live = Allocator::of(default_device()).stats().live;
   {
     const Tape::Scope on(tape);
     const Tensor a = sum({{&x}}, &first);
@@ -318,7 +319,7 @@ TEST_CASE("Tape: an exception in backward leaves the tape empty and usable", "[c
   CHECK(tape.size() == 0);
   CHECK_FALSE(tape.gradient(x).defined());
   y = Tensor{};
-  CHECK(Allocator::of(Device::cpu()).stats().live == live);
+  CHECK(Allocator::of(default_device()).stats().live == live);
   tape.watch(x);
   {
     const Tape::Scope on(tape);
@@ -355,7 +356,7 @@ struct Keeper {
   std::int64_t* highest;
   void backward(BackwardContext& c) const {
     if (!c.share(0)) write(c.sink(0), c.grad(), 1);
-    *highest = std::max(*highest, Allocator::of(Device::cpu()).stats().live);
+    *highest = std::max(*highest, Allocator::of(default_device()).stats().live);
   }
 };
 }  // namespace
@@ -366,7 +367,7 @@ TEST_CASE("Tape: 100000 nodes need no stack, and each is freed as soon as it has
   Tensor x = vec({1}), y = x;
   tape.watch(x);
   y = x;
-  Allocator& allocator = Allocator::of(Device::cpu());
+  Allocator& allocator = Allocator::of(default_device());
   const std::int64_t before = allocator.stats().live;
   std::int64_t highest = 0;
   {
@@ -387,7 +388,7 @@ TEST_CASE("Tape: 100000 nodes need no stack, and each is freed as soon as it has
 
 TEST_CASE("Tape: 100000 nodes that never run backward are freed without a stack", "[core][tape]") {
   const bool cleared = GENERATE(true, false);
-  Allocator& allocator = Allocator::of(Device::cpu());
+  Allocator& allocator = Allocator::of(default_device());
   const std::int64_t before = allocator.stats().live;
   std::int64_t highest = 0;
   {

@@ -1,6 +1,7 @@
 #include <atomic>
 #include <thread>
 #include <nlohmann/json.hpp>
+#include <accrue/core/backend.h>
 #include <accrue/core/file.h>
 #include <accrue/core/name_scope.h>
 #include <accrue/core/tensor.h>
@@ -17,9 +18,9 @@ namespace {
 struct Nothing {};
 void works(Stream, const Nothing&) {}
 void fails(Stream, const Nothing&) { throw Error(ErrorCode::kInternal, "kernel failed"); }
-const Kernel<Nothing> kWorks{"works", {&works, nullptr, nullptr}, nullptr};
-const Kernel<Nothing> kFails{"fails", {&fails, nullptr, nullptr}, nullptr};
-const Stream kCpu{Device::cpu(), 0};
+const Kernel<Nothing> kWorks{"works", {&works, nullptr, nullptr}, &works};
+const Kernel<Nothing> kFails{"fails", {&fails, nullptr, nullptr}, &fails};
+Stream here() { return current_stream(default_device()); }
 
 std::vector<json> of_phase(const TraceRecorder& trace, const std::string& phase) {
   std::vector<json> out;
@@ -53,13 +54,13 @@ TEST_CASE("TraceRecorder: kernels and spans, nested as they ran", "[core][trace]
     for (int i = 0; i < 2; ++i) {
       const TraceSpan micro("micro-batch", i);
       const NameScope scope("h.3.mlp");
-      kWorks(kCpu, {});
+      kWorks(here(), {});
       kWorks({Device::meta(), 0}, {});
     }
   }
   trace.stop();
   const TraceSpan unseen("later");
-  kWorks(kCpu, {});
+  kWorks(here(), {});
   const auto x = of_phase(trace, "X");
   REQUIRE(names(x) == std::vector<std::string>{"step", "micro-batch", "works", "works",
                                                "micro-batch", "works", "works"});
@@ -73,7 +74,8 @@ TEST_CASE("TraceRecorder: kernels and spans, nested as they ran", "[core][trace]
     CHECK(inside(x[i + 1], x[i]));
     CHECK(inside(x[i + 2], x[i]));
     CHECK(end_of(x[i + 1]) <= begin_of(x[i + 2]) + 5e-4);
-    CHECK(x[i + 1].at("args") == json{{"module", "h.3.mlp"}, {"device", "cpu"}});
+    CHECK(x[i + 1].at("args") ==
+          json{{"module", "h.3.mlp"}, {"device", to_string(default_device())}});
     CHECK(x[i + 2].at("args").at("device") == "meta");
     CHECK(x[i + 1].at("cat") == "kernel");
   }
@@ -86,11 +88,11 @@ TEST_CASE("TraceRecorder: a kernel that throws ends; so do the spans around it",
   TraceRecorder trace;
   const auto step = [] {
     const TraceSpan span("step");
-    kFails(kCpu, {});
+    kFails(here(), {});
   };
   CHECK(error_of(step) == "kernel failed");
   CHECK(names(of_phase(trace, "X")) == std::vector<std::string>{"step", "fails"});
-  kWorks(kCpu, {});
+  kWorks(here(), {});
   CHECK(names(of_phase(trace, "X")) == std::vector<std::string>{"step", "fails", "works"});
 }
 
@@ -100,11 +102,11 @@ TEST_CASE("TraceRecorder: the observer that was there sees all, and is there aga
   KernelObserver* const before = set_kernel_observer(&earlier);
   {
     TraceRecorder trace;
-    kWorks(kCpu, {});
-    CHECK_THROWS_AS(kFails(kCpu, {}), Error);
+    kWorks(here(), {});
+    CHECK_THROWS_AS(kFails(here(), {}), Error);
     CHECK(error_of([] { const TraceRecorder second; }) ==
           "TraceRecorder: another one is recording; stop() it first");
-    kWorks(kCpu, {});
+    kWorks(here(), {});
     CHECK(trace.events() == 3);
   }
   CHECK(earlier.begun == 3);
@@ -117,7 +119,7 @@ TEST_CASE("TraceRecorder: what is open is left out, what began while it recorded
   TraceRecorder trace;
   {
     const TraceSpan open("open");
-    kWorks(kCpu, {});
+    kWorks(here(), {});
     CHECK(names(of_phase(trace, "X")) == std::vector<std::string>{"works"});
     trace.stop();
     CHECK(names(of_phase(trace, "X")) == std::vector<std::string>{"works"});
@@ -131,7 +133,7 @@ TEST_CASE("TraceRecorder: any name gives JSON", "[core][trace]") {
   {
     const NameScope scope(intern(bad));
     const TraceSpan span(bad + "/");
-    kWorks(kCpu, {});
+    kWorks(here(), {});
   }
   const auto x = of_phase(trace, "X");
   REQUIRE(x.size() == 2);
@@ -143,13 +145,14 @@ TEST_CASE("TraceRecorder: any name gives JSON", "[core][trace]") {
 TEST_CASE("TraceRecorder: threads have rows of their own", "[core][trace]") {
   TraceRecorder trace;
   constexpr int kThreads = 4, kRounds = 50;
+  const Stream stream = here();
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
-    threads.emplace_back([t] {
+    threads.emplace_back([t, stream] {
       for (int i = 0; i < kRounds; ++i) {
         const TraceSpan outer("outer", t);
         const TraceSpan inner("inner", t);
-        kWorks(kCpu, {});
+        kWorks(stream, {});
       }
     });
   for (std::thread& t : threads) t.join();
@@ -174,7 +177,7 @@ TEST_CASE("TraceRecorder: threads have rows of their own", "[core][trace]") {
 
 TEST_CASE("TraceRecorder: beyond its limit events are counted, not kept", "[core][trace]") {
   TraceRecorder trace({.memory = false, .max_events = 3});
-  for (int i = 0; i < 5; ++i) kWorks(kCpu, {});
+  for (int i = 0; i < 5; ++i) kWorks(here(), {});
   CHECK(trace.events() == 3);
   CHECK(trace.dropped() == 2);
   CHECK(json::parse(trace.json()).at("otherData").at("dropped") == 2);
@@ -183,17 +186,17 @@ TEST_CASE("TraceRecorder: beyond its limit events are counted, not kept", "[core
 TEST_CASE("TraceRecorder: live bytes by category, whenever they have changed", "[core][trace]") {
   TraceRecorder trace;
   const auto activations = [] {
-    return Allocator::of(Device::cpu())
+    return Allocator::of(default_device())
         .stats()
         .live_by_category[static_cast<std::size_t>(Category::kActivation)];
   };
   std::vector<std::int64_t> want{activations()};
-  kWorks(kCpu, {});
-  kWorks(kCpu, {});
+  kWorks(here(), {});
+  kWorks(here(), {});
   {
-    const Tensor x = Tensor::zeros({1000}, DType::kF32, Device::cpu());
+    const Tensor x = Tensor::zeros({1000}, DType::kF32, default_device());
     want.push_back(activations());
-    kWorks(kCpu, {});
+    kWorks(here(), {});
   }
   { const TraceSpan span("the end"); }
   want.push_back(activations());
@@ -201,7 +204,7 @@ TEST_CASE("TraceRecorder: live bytes by category, whenever they have changed", "
   std::vector<std::int64_t> got;
   double last = 0;
   for (const json& e : of_phase(trace, "C")) {
-    if (e.at("name") != "memory of cpu") continue;
+    if (e.at("name") != "memory of " + to_string(default_device())) continue;
     CHECK(begin_of(e) >= last);
     last = begin_of(e);
     CHECK(e.at("args").size() == kCategories);
@@ -213,7 +216,7 @@ TEST_CASE("TraceRecorder: live bytes by category, whenever they have changed", "
 TEST_CASE("TraceRecorder: writes a file, whole or not at all", "[core][trace]") {
   const test::TemporaryFolder folder;
   TraceRecorder trace;
-  kWorks(kCpu, {});
+  kWorks(here(), {});
   trace.stop();
   trace.write(folder / "trace.json");
   CHECK(read_text_file(folder / "trace.json") == trace.json());

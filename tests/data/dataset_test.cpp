@@ -26,7 +26,7 @@ std::pair<Row, Row> read(const Dataset& d, std::int64_t sample) {
 }
 }  // namespace
 
-TEST_CASE("token dataset: windows of T + 1 tokens", "[data][dataset]") {
+TEST_CASE("token dataset: windows of T + 1 tokens", "[data][dataset][cpu]") {
   const TokenDataset d(counting(11), 3);
   CHECK(d.size() == 3);
   CHECK(d.unused_tokens() == 1);
@@ -36,7 +36,7 @@ TEST_CASE("token dataset: windows of T + 1 tokens", "[data][dataset]") {
   CHECK(TokenDataset(counting(4), 3).size() == 1);
 }
 
-TEST_CASE("token dataset: every token but the first is a target once", "[data][dataset]") {
+TEST_CASE("token dataset: every token but the first is a target once", "[data][dataset][cpu]") {
   for (const std::int64_t time : {1, 2, 7, 50}) {
     const TokenDataset d(counting(101), time);
     Row seen;
@@ -50,7 +50,7 @@ TEST_CASE("token dataset: every token but the first is a target once", "[data][d
   }
 }
 
-TEST_CASE("token dataset: from a file, two and four bytes wide", "[data][dataset]") {
+TEST_CASE("token dataset: from a file, two and four bytes wide", "[data][dataset][cpu]") {
   const TemporaryFolder folder;
   const std::int64_t vocab = GENERATE(256, 100000);
   write_token_file(folder / "a.bin", counting(200), vocab);
@@ -63,7 +63,7 @@ TEST_CASE("token dataset: from a file, two and four bytes wide", "[data][dataset
   CHECK(read(parts.validation, 0) == read(expected.validation, 0));
 }
 
-TEST_CASE("token dataset: the last 10 % are held out", "[data][dataset]") {
+TEST_CASE("token dataset: the last 10 % are held out", "[data][dataset][cpu]") {
   const TokenDataset d(counting(1009), 10);
   const auto [train, validation] = d.split();
   CHECK(train.tokens().count == 909);
@@ -75,7 +75,7 @@ TEST_CASE("token dataset: the last 10 % are held out", "[data][dataset]") {
   CHECK(d.split(0.5).validation.tokens().count == 504);
 }
 
-TEST_CASE("token dataset: errors say what came", "[data][dataset]") {
+TEST_CASE("token dataset: errors say what came", "[data][dataset][cpu]") {
   CHECK(error_of([] { TokenDataset(counting(3), 3); }) ==
         "TokenDataset: 3 tokens hold no sample; one takes T + 1 = 3 + 1 tokens");
   CHECK_THAT(error_of([] { TokenDataset(counting(3), 0); }), Contains("T must be at least 1"));
@@ -90,7 +90,7 @@ TEST_CASE("token dataset: errors say what came", "[data][dataset]") {
   CHECK_THAT(error_of([&] { (void)d.split(1.0); }), Contains("between 0 and 1"));
 }
 
-TEST_CASE("token dataset: offsets beyond 2^32 bytes and 2^31 tokens", "[data][dataset]") {
+TEST_CASE("token dataset: offsets beyond 2^32 bytes and 2^31 tokens", "[data][dataset][cpu]") {
   // Memory that is never written costs none: all of it reads as zero.
   constexpr std::int64_t kCount = (std::int64_t{1} << 32) + 100;
   const std::size_t bytes = static_cast<std::size_t>(kCount) * 2;

@@ -5,10 +5,14 @@
 #include <set>
 #include <stdexcept>
 #include <thread>
+#include <accrue/config.h>
 #include <accrue/core/random.h>
 #include <accrue/data/loader.h>
 #include "tests/support/catch.h"
 #include "tests/support/check_op.h"
+#if ACCRUE_CUDA_SIM
+  #include <simcuda/simcuda.h>
+#endif
 
 using namespace accrue;
 using namespace accrue::data;
@@ -250,8 +254,9 @@ TEST_CASE("loader: it can be left at any moment", "[data][loader]") {
 }
 
 TEST_CASE("loader: running out of memory loses no batch", "[data][loader]") {
-  Allocator& allocator = Allocator::of(Device::cpu());
-  Loader loader(counting(20, 1000), {.batch_size = 4, .shuffle = false});
+  Allocator& allocator = Allocator::of(default_device());
+  Loader loader(counting(20, 1000),
+                {.batch_size = 4, .shuffle = false, .device = default_device()});
   (void)loader.next();
   allocator.set_budget(allocator.stats().live + 20000);
   CHECK_THROWS_AS(loader.next(), OutOfMemory);
@@ -262,13 +267,45 @@ TEST_CASE("loader: running out of memory loses no batch", "[data][loader]") {
 }
 
 TEST_CASE("loader: the thread allocates no tensors", "[data][loader]") {
-  const Allocator& allocator = Allocator::of(Device::cpu());
-  Loader loader(counting(100), {.batch_size = 8, .prefetch = 4});
+  const Allocator& allocator = Allocator::of(default_device());
+  Loader loader(counting(100), {.batch_size = 8, .device = default_device(), .prefetch = 4});
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const std::int64_t before = allocator.stats().allocations;
   const auto b = loader.next();
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   CHECK(allocator.stats().allocations == before + 3);
+}
+
+TEST_CASE("loader: the device gets the batches of the host, whatever is read ahead",
+          "[data][loader]") {
+  const int prefetch = GENERATE(1, 2, 5);
+  Loader host(counting(23, 700), {.batch_size = 5, .seed = 4, .epochs = 2});
+  Loader device(
+      counting(23, 700),
+      {.batch_size = 5, .seed = 4, .epochs = 2, .device = default_device(), .prefetch = prefetch});
+  for (const std::int64_t from : {0, 15}) {
+    host.seek(from);
+    device.seek(from);
+    // All are there before the first is looked at: none is written over by a later one.
+    std::vector<Batch> batches;
+#if ACCRUE_CUDA_SIM
+    simcuda::reset_statistics();
+#endif
+    while (auto b = device.next()) batches.push_back(std::move(*b));
+#if ACCRUE_CUDA_SIM
+    CHECK(simcuda::statistics().host_synchronizations == 0);
+    CHECK(simcuda::statistics().pageable_copies == 0);  // they pass through pinned memory
+#endif
+    for (const Batch& got : batches) {
+      const auto want = host.next();
+      REQUIRE(want);
+      CHECK(got.tokens.device() == default_device());
+      CHECK(got.tokens.to_vector<std::int32_t>() == want->tokens.to_vector<std::int32_t>());
+      CHECK(got.targets.to_vector<std::int32_t>() == want->targets.to_vector<std::int32_t>());
+      CHECK(positions_of(got) == positions_of(*want));
+    }
+    CHECK_FALSE(host.next());
+  }
 }
 
 TEST_CASE("loader: on the meta device batches have shapes only", "[data][loader]") {

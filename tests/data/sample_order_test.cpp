@@ -25,7 +25,7 @@ bool is_permutation_of_all(std::vector<std::int64_t> samples) {
 }
 }  // namespace
 
-TEST_CASE("sample order: every epoch holds each sample once", "[data][sample_order]") {
+TEST_CASE("sample order: every epoch holds each sample once", "[data][sample_order][cpu]") {
   for (const std::int64_t size :
        {1,  2,   3,   4,   5,   7,    8,    15,   16,   17,   63,    64,
         65, 100, 255, 256, 257, 1000, 1023, 1024, 1025, 4096, 10007, 65536})
@@ -37,7 +37,7 @@ TEST_CASE("sample order: every epoch holds each sample once", "[data][sample_ord
       }
 }
 
-TEST_CASE("sample order: seeds and epochs give different orders", "[data][sample_order]") {
+TEST_CASE("sample order: seeds and epochs give different orders", "[data][sample_order][cpu]") {
   const auto a = epoch_of(SampleOrder(1000, 1), 0);
   CHECK(a == epoch_of(SampleOrder(1000, 1), 0));
   CHECK(a != epoch_of(SampleOrder(1000, 2), 0));
@@ -45,7 +45,7 @@ TEST_CASE("sample order: seeds and epochs give different orders", "[data][sample
   CHECK(a != epoch_of(SampleOrder(1000, 1, false), 0));
 }
 
-TEST_CASE("sample order: unshuffled it counts", "[data][sample_order]") {
+TEST_CASE("sample order: unshuffled it counts", "[data][sample_order][cpu]") {
   const SampleOrder order(5, 9, false);
   for (std::int64_t n = 0; n < 12; ++n) CHECK(order(n) == n % 5);
   CHECK(order.epoch(4) == 0);
@@ -53,7 +53,7 @@ TEST_CASE("sample order: unshuffled it counts", "[data][sample_order]") {
 }
 
 // A run is resumed by its position alone, so these numbers must never change.
-TEST_CASE("sample order: fixed for ever", "[data][sample_order]") {
+TEST_CASE("sample order: fixed for ever", "[data][sample_order][cpu]") {
   const SampleOrder order(1000, 42);
   const std::vector<std::int64_t> first{order(0), order(1), order(2), order(3)};
   CHECK(first == std::vector<std::int64_t>{236, 300, 942, 384});
@@ -61,7 +61,8 @@ TEST_CASE("sample order: fixed for ever", "[data][sample_order]") {
   CHECK(SampleOrder(std::int64_t{1} << 40, 7)(123456789) == 477924853574);
 }
 
-TEST_CASE("sample order: each sample is equally likely at each place", "[data][sample_order]") {
+TEST_CASE("sample order: each sample is equally likely at each place",
+          "[data][sample_order][cpu]") {
   // Chi-square of (place, sample) counts over epochs; (n-1)^2 degrees of freedom, 6 sigma.
   for (const std::int64_t size : {2, 3, 5, 16, 33}) {
     const std::int64_t epochs = test::cases(4000, 1000);
@@ -79,7 +80,7 @@ TEST_CASE("sample order: each sample is equally likely at each place", "[data][s
   }
 }
 
-TEST_CASE("sample order: neighbours are not correlated", "[data][sample_order]") {
+TEST_CASE("sample order: neighbours are not correlated", "[data][sample_order][cpu]") {
   const std::int64_t size = 50000;
   const auto samples = epoch_of(SampleOrder(size, 11), 0);
   const double mean = static_cast<double>(size - 1) / 2;
@@ -95,7 +96,7 @@ TEST_CASE("sample order: neighbours are not correlated", "[data][sample_order]")
   CHECK(std::abs(place / variance) < bound);
 }
 
-TEST_CASE("sample order: huge datasets take no memory", "[data][sample_order]") {
+TEST_CASE("sample order: huge datasets take no memory", "[data][sample_order][cpu]") {
   const std::int64_t size = std::int64_t{1} << 62;
   const SampleOrder order(size, 5);
   for (std::int64_t n = 0; n < 1000; ++n) {
@@ -104,7 +105,7 @@ TEST_CASE("sample order: huge datasets take no memory", "[data][sample_order]") 
   }
 }
 
-TEST_CASE("sample order: errors say what came", "[data][sample_order]") {
+TEST_CASE("sample order: errors say what came", "[data][sample_order][cpu]") {
   CHECK(error_of([] { SampleOrder(0, 1); }) ==
         "SampleOrder: the number of samples must be 1 ... 2^62, got 0");
   CHECK(error_of([] { (void)SampleOrder(5, 1)(-1); }) ==

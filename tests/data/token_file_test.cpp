@@ -46,7 +46,8 @@ std::string with(std::string bytes, std::size_t offset, T value) {
 }
 }  // namespace
 
-TEST_CASE("token file: what was written is read, two and four bytes wide", "[data][token_file]") {
+TEST_CASE("token file: what was written is read, two and four bytes wide",
+          "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a.bin";
   const std::int64_t vocab = GENERATE(1, 62, 65536, 65537, 2147483647);
@@ -63,7 +64,7 @@ TEST_CASE("token file: what was written is read, two and four bytes wide", "[dat
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("token file: pieces give the same bytes as one call", "[data][token_file]") {
+TEST_CASE("token file: pieces give the same bytes as one call", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   const auto tokens = some_tokens(5000, 300);
   write_token_file(folder / "whole.bin", tokens, 300);
@@ -74,7 +75,7 @@ TEST_CASE("token file: pieces give the same bytes as one call", "[data][token_fi
   CHECK(read_text_file(folder / "whole.bin") == read_text_file(folder / "pieces.bin"));
 }
 
-TEST_CASE("token file: without commit there is no file", "[data][token_file]") {
+TEST_CASE("token file: without commit there is no file", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   write_token_file(folder / "a.bin", some_tokens(10, 9), 9);
   {
@@ -85,7 +86,7 @@ TEST_CASE("token file: without commit there is no file", "[data][token_file]") {
   CHECK(TokenFile(folder / "a.bin").count() == 10);
 }
 
-TEST_CASE("token file: a token outside the vocabulary is not written", "[data][token_file]") {
+TEST_CASE("token file: a token outside the vocabulary is not written", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   TokenFileWriter writer(folder / "a.bin", 10);
   writer.append(std::vector<std::int32_t>{1, 2});
@@ -102,7 +103,7 @@ TEST_CASE("token file: a token outside the vocabulary is not written", "[data][t
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("token file: cut at every length it is refused", "[data][token_file]") {
+TEST_CASE("token file: cut at every length it is refused", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a.bin";
   write_token_file(path, some_tokens(20, 50), 50);
@@ -116,7 +117,7 @@ TEST_CASE("token file: cut at every length it is refused", "[data][token_file]")
   CHECK(error_of_bytes(path, good).empty());
 }
 
-TEST_CASE("token file: every damaged byte is noticed", "[data][token_file]") {
+TEST_CASE("token file: every damaged byte is noticed", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a.bin";
   write_token_file(path, some_tokens(20, 50), 50);
@@ -131,7 +132,7 @@ TEST_CASE("token file: every damaged byte is noticed", "[data][token_file]") {
     }
 }
 
-TEST_CASE("token file: errors name file, offset, field and remedy", "[data][token_file]") {
+TEST_CASE("token file: errors name file, offset, field and remedy", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a.bin";
   write_token_file(path, some_tokens(20, 50), 50);
@@ -155,7 +156,7 @@ TEST_CASE("token file: errors name file, offset, field and remedy", "[data][toke
         "byte 78, tokens: token 7 is 50, the vocabulary");
 }
 
-TEST_CASE("token file: a swap of two tokens is noticed", "[data][token_file]") {
+TEST_CASE("token file: a swap of two tokens is noticed", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a.bin";
   write_token_file(path, std::vector<std::int32_t>{1, 2, 3}, 4);
@@ -164,7 +165,7 @@ TEST_CASE("token file: a swap of two tokens is noticed", "[data][token_file]") {
   CHECK_THAT(error_of_bytes(path, bytes), Contains("checksum"));
 }
 
-TEST_CASE("token file: what is no file is refused", "[data][token_file]") {
+TEST_CASE("token file: what is no file is refused", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   CHECK_THAT(error_of([&] { TokenFile(folder / "none.bin"); }), Contains("cannot open"));
   CHECK_THAT(error_of([&] { TokenFile(folder / ""); }), Contains("not a regular file"));
@@ -174,7 +175,7 @@ TEST_CASE("token file: what is no file is refused", "[data][token_file]") {
             "file: write it again with TokenFileWriter");
 }
 
-TEST_CASE("token file: a change under the mapping is noticed", "[data][token_file]") {
+TEST_CASE("token file: a change under the mapping is noticed", "[data][token_file][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "a.bin";
   write_token_file(path, some_tokens(20, 50), 50);

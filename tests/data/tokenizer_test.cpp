@@ -15,7 +15,7 @@ namespace {
 const std::string kText = reinterpret_cast<const char*>(u8"größer: 数 😀\n end");
 }
 
-TEST_CASE("byte tokenizer: every byte is its own token", "[data][tokenizer]") {
+TEST_CASE("byte tokenizer: every byte is its own token", "[data][tokenizer][cpu]") {
   std::string all;
   for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
   const ByteTokenizer bytes;
@@ -31,7 +31,7 @@ TEST_CASE("byte tokenizer: every byte is its own token", "[data][tokenizer]") {
         "decode: token 256 at position 1 is outside the vocabulary of 256");
 }
 
-TEST_CASE("char tokenizer: the vocabulary is sorted by code point", "[data][tokenizer]") {
+TEST_CASE("char tokenizer: the vocabulary is sorted by code point", "[data][tokenizer][cpu]") {
   const auto chars = CharTokenizer::from_text(reinterpret_cast<const char*>(u8"b😀aéa\nbé"));
   CHECK(chars.vocabulary() == std::vector<char32_t>{U'\n', U'a', U'b', U'é', U'😀'});
   CHECK(chars.vocab_size() == 5);
@@ -40,7 +40,7 @@ TEST_CASE("char tokenizer: the vocabulary is sorted by code point", "[data][toke
   CHECK(CharTokenizer::from_text("").vocab_size() == 0);
 }
 
-TEST_CASE("char tokenizer: decode undoes encode", "[data][tokenizer]") {
+TEST_CASE("char tokenizer: decode undoes encode", "[data][tokenizer][cpu]") {
   const auto chars = CharTokenizer::from_text(kText);
   CHECK(chars.decode(chars.encode(kText)) == kText);
   CHECK(error_of([&] { (void)chars.encode("gr?"); }) ==
@@ -53,7 +53,7 @@ TEST_CASE("char tokenizer: decode undoes encode", "[data][tokenizer]") {
              Contains("not a Unicode scalar value"));
 }
 
-TEST_CASE("utf8: every scalar value round-trips", "[data][tokenizer]") {
+TEST_CASE("utf8: every scalar value round-trips", "[data][tokenizer][cpu]") {
   for (char32_t c = 0; c <= 0x10FFFF; ++c) {
     if (c >= 0xD800 && c <= 0xDFFF) continue;
     std::string text;
@@ -63,7 +63,7 @@ TEST_CASE("utf8: every scalar value round-trips", "[data][tokenizer]") {
   }
 }
 
-TEST_CASE("utf8: what is not UTF-8 is an error with the offset", "[data][tokenizer]") {
+TEST_CASE("utf8: what is not UTF-8 is an error with the offset", "[data][tokenizer][cpu]") {
   using namespace std::string_literals;
   const auto [bad, what] = GENERATE(table<std::string, std::string>({
       {"\x80", "without a lead byte"},
@@ -87,7 +87,7 @@ TEST_CASE("utf8: what is not UTF-8 is an error with the offset", "[data][tokeniz
                         Contains("use the byte tokenizer"));
 }
 
-TEST_CASE("tokenizers: saved and loaded they are the same", "[data][tokenizer]") {
+TEST_CASE("tokenizers: saved and loaded they are the same", "[data][tokenizer][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "tokenizer.json";
   const auto chars = CharTokenizer::from_text(kText + "\"\\/\b\t\x7F");
@@ -101,7 +101,7 @@ TEST_CASE("tokenizers: saved and loaded they are the same", "[data][tokenizer]")
   CHECK(folder.files() == 1);
 }
 
-TEST_CASE("tokenizers: a wrong file is refused", "[data][tokenizer]") {
+TEST_CASE("tokenizers: a wrong file is refused", "[data][tokenizer][cpu]") {
   const TemporaryFolder folder;
   const std::string path = folder / "tokenizer.json";
   const auto [text, what] = GENERATE(table<std::string, std::string>({
@@ -139,7 +139,7 @@ TEST_CASE("tokenizers: a wrong file is refused", "[data][tokenizer]") {
              Contains("none.json: cannot open: No such file"));
 }
 
-TEST_CASE("the example text: ASCII, 62 characters, and it comes back", "[data][tokenizer]") {
+TEST_CASE("the example text: ASCII, 62 characters, and it comes back", "[data][tokenizer][cpu]") {
   const std::string text =
       read_text_file(std::string(ACCRUE_TEST_DATA) + "/../../examples/data/king_james.txt");
   CHECK(text.size() == 1156449);
