@@ -5,6 +5,7 @@
 #include <accrue/nn/gpt.h>
 #include <accrue/optim/optim.h>
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/check_op.h"
 #include "tests/support/tiny_gpt.h"
 
@@ -109,7 +110,7 @@ TEST_CASE("trace of a step: waiting for every kernel changes nothing else", "[nn
 
 TEST_CASE("trace: what a wait finds wrong is thrown by the next kernel, or by stop()",
           "[nn][trace]") {
-  if (!default_device().is_cuda()) return;  // others have nothing to wait for
+  if (!default_device().is_cuda()) return test::skip_test("only cuda has something to wait for");
   const Tensor weight = Tensor::zeros({4, 8}, DType::kF32, default_device());
   const std::vector<std::int32_t> bad{1, 4}, good{1, 3};
   const Tensor outside = Tensor::from(bad, {2}, default_device());

@@ -196,8 +196,7 @@ TEST_CASE("exact: small gradients keep float32's precision", "[optim][exact]") {
   CHECK(line.exponent() == before);
 }
 
-TEST_CASE("exact: more grains than were expected", "[optim][exact]") {
-  if (!default_device().is_cpu()) return;  // thousands of launches
+TEST_CASE("exact: more grains than were expected", "[optim][exact][cpu]") {
   const int threads = num_threads();
   set_num_threads(1);
   Line line;

@@ -38,8 +38,8 @@ TEST_CASE("B17, B27: divided values over 1 to 6 ranks, the step of one rank", "[
   }
 }
 
-TEST_CASE("sharding: stages 0 to 3 give the same bits in default numerics", "[optim][sharding]") {
-  if (!default_device().is_cpu()) return;
+TEST_CASE("sharding: stages 0 to 3 give the same bits in default numerics",
+          "[optim][sharding][cpu]") {
   for (const int ranks : {2, 3, 4}) {
     if (kWatched && ranks != 3) continue;
     Case c{.micro = kSamples, .steps = 2};  // each rank has one micro-batch
@@ -177,8 +177,8 @@ TEST_CASE("sharding: windows of divided values are gathered before they are need
   }
 }
 
-TEST_CASE("sharding: ranks with other numbers of micro-batches are told so", "[optim][sharding]") {
-  if (!default_device().is_cpu()) return;
+TEST_CASE("sharding: ranks with other numbers of micro-batches are told so",
+          "[optim][sharding][cpu]") {
   std::array<std::string, 2> said;
   dist::ThreadWorld(2).run([&](Communicator& world) {
     Training t(divided(), &world);
