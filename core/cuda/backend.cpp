@@ -28,6 +28,7 @@ class CudaBackend final : public Backend {
 
   void* system_allocate(std::int64_t bytes, Stream s) override {
     use_device(device_);
+    refuse_in_capture(s, "an allocation of new memory");
     void* p = nullptr;
     const cudaError_t code = cudaMallocFromPoolAsync(&p, usize(bytes), pool_.get(), native(s));
     if (code == cudaErrorMemoryAllocation) {

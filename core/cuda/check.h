@@ -16,6 +16,8 @@ void warn_status(int code) noexcept;
 
 /// Makes the device the calling thread's current one.
 void use_device(Device device);
+/// Throws where the stream is being captured into a graph, which `what` cannot be part of.
+void refuse_in_capture(Stream stream, const char* what);
 /// The major number of the device's compute capability: 9 for 9.0.
 int compute_capability_major(Device device);
 /// Whether programmatic_launch() is on and the device knows programmatic dependent launches.

@@ -45,6 +45,7 @@ void UploadRing::reclaim(std::int64_t needed) {
 void UploadRing::upload(void* dst, const void* src, std::int64_t bytes, Stream stream) {
   use_device(device_);
   const auto native = reinterpret_cast<cudaStream_t>(stream.native);
+  refuse_in_capture(stream, "a copy from the host");
   const std::int64_t most = ring_.size() / 4;
   while (bytes > 0) {
     const std::int64_t room = ring_.size() - head_ % ring_.size();  // up to the end of the block

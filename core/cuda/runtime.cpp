@@ -70,6 +70,13 @@ bool can_launch_early(Device device) {
   return programmatic_launch() && compute_capability_major(device) >= 9;
 }
 
+void refuse_in_capture(Stream stream, const char* what) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  ACCRUE_CUDA_CHECK(cudaStreamIsCapturing(reinterpret_cast<cudaStream_t>(stream.native), &status));
+  ACCRUE_CHECK(status == cudaStreamCaptureStatusNone, "CUDA: ", what,
+               " cannot be captured into a graph; do it before the capture (docs/cuda.md)");
+}
+
 Availability judge(int driver_version, int runtime_version, int count_code, int count) {
   using accrue::detail::concat;
   if (driver_version == 0) return {0, "there is no NVIDIA driver on this machine"};

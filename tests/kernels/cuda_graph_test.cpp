@@ -10,14 +10,17 @@
   #include <accrue/core/backend.h>
   #include <accrue/kernels/adamw/adamw.h>
   #include <accrue/kernels/dropout/dropout.h>
+  #include <accrue/kernels/fill/fill.h>
   #include <accrue/kernels/global_norm/global_norm.h>
   #include <accrue/kernels/sgd/sgd.h>
   #include "tests/support/catch.h"
+  #include "tests/support/check_op.h"
   #include "tests/support/device_state.h"
   #include "tests/support/devices.h"
 
 using namespace accrue;
 using namespace accrue::kernels;
+using accrue::test::error_of;
 
 namespace {
 using Floats = std::vector<float>;
@@ -157,5 +160,30 @@ TEST_CASE("cuda: a captured step is the step, whatever the numbers on the device
   const StepState last = captured.state.read();
   CHECK(last.step == 5);
   CHECK(last.skipped == 2);
+}
+
+TEST_CASE("cuda: what cannot be captured says so, and all is well afterwards", "[kernels][cuda]") {
+  if (test::skipped_without_cuda()) return;
+  const Device device = Device::cuda(0);
+  const DeviceScope on(device);
+  const test::ReuseScope reuse(device, false);
+  const OwnedStream owned(device);
+  const StreamScope beside(owned.get());
+  const Tensor x = Tensor::zeros({3}, DType::kF32);
+  const Floats values{1, 2, 3};
+  Graph graph(owned.get(), [&] {
+    CHECK(error_of([&] { x.copy_from_host(values.data()); }) ==
+          "CUDA: a copy from the host cannot be captured into a graph; do it before the capture "
+          "(docs/cuda.md)");
+    CHECK(error_of([&] { Tensor::empty({3}, DType::kF32); }) ==
+          "CUDA: an allocation of new memory cannot be captured into a graph; do it before the "
+          "capture (docs/cuda.md)");
+    accrue::fill(x, 5);
+  });
+  CHECK(x.to_vector<float>() == Floats{0, 0, 0});
+  graph.launch();
+  CHECK(x.to_vector<float>() == Floats{5, 5, 5});
+  x.copy_from_host(values.data());
+  CHECK(x.to_vector<float>() == values);
 }
 #endif
