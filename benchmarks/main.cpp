@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
       "run", "checks, then times: median, spread (quartiles), rate and share of the ceiling");
   for (CLI::App* sub : {list, run}) {
     sub->add_option("pattern", o.pattern, "a part of \"op kernel size dtype\"; all without it");
-    sub->add_option("--op", o.op, "only the cases of this op");
+    sub->add_option("--op", o.op, "only the cases of these ops, separated by commas");
     sub->add_option("--dtype", o.dtype,
                     "only cases of this dtype: float32, bfloat16, float64, or f32, bf16, f64")
         ->transform(CLI::CheckedTransformer(std::map<std::string, std::string>{
