@@ -1,13 +1,11 @@
 #include <array>
 #include <bit>
-#include <cuda_runtime_api.h>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <accrue/config.h>
 #include <accrue/core/cuda/check.h>
 #include <accrue/kernels/cuda/cudnn_attention.h>
 #include <accrue/kernels/cuda/cudnn_graph.h>
+#include <accrue/kernels/cuda/cudnn_plans.h>
 
 namespace accrue::kernels::cuda {
 #if ACCRUE_HAS_CUDNN
@@ -18,7 +16,6 @@ using Sizes = CudnnGraph::Sizes;
 // Older ones compute gradients of keys that are no multiple of 128 only with an explicit padding
 // mask, and some have known faults in the forward pass.
 constexpr std::size_t kOldest = 91600;
-constexpr std::size_t kMostPlans = 256;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
 enum Uid : std::int64_t { kQ = 1, kK, kV, kY, kLse, kDy, kDelta, kDq, kDk, kDv };
 
@@ -161,12 +158,10 @@ struct Ready {
   std::vector<CudnnNumber> numbers;
   std::string refusal = "it has no deterministic plan in this workspace";  // where there is no plan
 };
-// Plans that were made, also those that there are not: making one compiles a kernel.
 std::shared_ptr<const Ready> kept_plan(Device device, const CudnnAttention& p, std::int64_t images,
                                        std::int64_t workspace) {
   using Key = std::array<std::int64_t, 13>;
-  static auto& mutex = *new std::mutex;
-  static auto& plans = *new std::map<Key, std::shared_ptr<const Ready>>;
+  static auto& plans = *new CudnnPlans<Key, Ready, 256>;
   const Key key{device.index,
                 p.backward,
                 images,
@@ -180,28 +175,23 @@ std::shared_ptr<const Ready> kept_plan(Device device, const CudnnAttention& p, s
                 p.kv_stride,
                 p.causal,
                 std::bit_cast<std::int64_t>(p.scale)};
-  const std::lock_guard lock(mutex);
-  if (const auto found = plans.find(key); found != plans.end()) return found->second;
-  if (plans.size() >= kMostPlans) plans.clear();
-  accrue::cuda::use_device(device);
-  auto ready = std::make_shared<Ready>();
-  try {
-    const CudnnGraph graph = Pass(p, images).take();
-    ready->plan = cudnn_plan(graph.operations(), CudnnTarget::of(device), {.workspace = workspace});
-    ready->numbers = graph.numbers();
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kUnsupported) throw;
-    ready->refusal = e.what();
-  }
-  return plans.emplace(key, std::move(ready)).first->second;
+  return plans.get(device, key, [&](Ready& ready) {
+    try {
+      const CudnnGraph graph = Pass(p, images).take();
+      ready.plan =
+          cudnn_plan(graph.operations(), CudnnTarget::of(device), {.workspace = workspace});
+      ready.numbers = graph.numbers();
+    } catch (const Error& e) {
+      ready.refusal = e.what();
+      throw;
+    }
+  });
 }
 
 // From sm_100 on the graph above is no promise of one order of additions.
 bool is_known(Device device, bool backward) {
   if (!backward) return true;
-  int major = 0;
-  ACCRUE_CUDA_CHECK(
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+  const int major = accrue::cuda::compute_capability_major(device);
   return major == 8 || major == 9;
 }
 

@@ -1,19 +1,16 @@
 #include <array>
 #include <bit>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <accrue/config.h>
 #include <accrue/core/cuda/check.h>
 #include <accrue/kernels/cuda/cudnn_conv.h>
 #include <accrue/kernels/cuda/cudnn_library.h>
+#include <accrue/kernels/cuda/cudnn_plans.h>
 #include <accrue/kernels/gemm.h>
 
 namespace accrue::kernels::cuda {
 #if ACCRUE_HAS_CUDNN
 namespace {
-constexpr std::size_t kMostPlans = 1024;
 constexpr std::int64_t kX = 1, kWeight = 2, kY = 3;
 
 std::vector<CudnnDescriptor> operation(const ConvProblem& p) {
@@ -71,12 +68,10 @@ std::vector<CudnnDescriptor> operation(const ConvProblem& p) {
   return out;
 }
 
-// Plans that were made, also those that there are not: finding one takes milliseconds.
 std::shared_ptr<const CudnnPlan> kept_plan(Device device, const ConvProblem& p,
                                            const CudnnDemands& demands) {
   using Key = std::array<std::int64_t, 25>;
-  static auto& mutex = *new std::mutex;
-  static auto& plans = *new std::map<Key, std::shared_ptr<const CudnnPlan>>;
+  static auto& plans = *new CudnnPlans<Key, CudnnPlan, 1024>;
   Key key{device.index,
           static_cast<std::int64_t>(p.pass),
           static_cast<std::int64_t>(p.dtype),
@@ -96,17 +91,9 @@ std::shared_ptr<const CudnnPlan> kept_plan(Device device, const ConvProblem& p,
   }
   key[23] = std::bit_cast<std::int64_t>(p.alpha);
   key[24] = std::bit_cast<std::int64_t>(p.beta);
-  const std::lock_guard lock(mutex);
-  if (const auto found = plans.find(key); found != plans.end()) return found->second;
-  if (plans.size() >= kMostPlans) plans.clear();
-  accrue::cuda::use_device(device);
-  auto plan = std::make_shared<CudnnPlan>();
-  try {
-    *plan = cudnn_plan(operation(p), CudnnTarget::of(device), demands);
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kUnsupported) throw;
-  }
-  return plans.emplace(key, std::move(plan)).first->second;
+  return plans.get(device, key, [&](CudnnPlan& plan) {
+    plan = cudnn_plan(operation(p), CudnnTarget::of(device), demands);
+  });
 }
 
 bool wanted() {

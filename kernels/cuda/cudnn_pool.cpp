@@ -1,17 +1,14 @@
 #include <array>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <accrue/config.h>
 #include <accrue/core/cuda/check.h>
 #include <accrue/core/error.h>
 #include <accrue/kernels/cuda/cudnn_library.h>
+#include <accrue/kernels/cuda/cudnn_plans.h>
 #include <accrue/kernels/cuda/cudnn_pool.h>
 
 namespace accrue::kernels::cuda {
 #if ACCRUE_HAS_CUDNN
 namespace {
-constexpr std::size_t kMostPlans = 1024;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;
 constexpr std::int64_t kX = 1, kY = 2, kDx = 3, kDy = 4;
 
@@ -72,26 +69,16 @@ std::vector<CudnnDescriptor> operation(const PoolProblem& p) {
   return out;
 }
 
-// Plans that were made, also those that there are not.
 std::shared_ptr<const CudnnPlan> kept_plan(Device device, const PoolProblem& p) {
   using Key = std::array<std::int64_t, 13>;
-  static auto& mutex = *new std::mutex;
-  static auto& plans = *new std::map<Key, std::shared_ptr<const CudnnPlan>>;
+  static auto& plans = *new CudnnPlans<Key, CudnnPlan, 1024>;
   const Key key{device.index,    p.backward,       p.x[0],       static_cast<std::int64_t>(p.dtype),
                 p.x[1],          p.x[2],           p.x[3],       p.height.taps,
                 p.height.stride, p.height.padding, p.width.taps, p.width.stride,
                 p.width.padding};
-  const std::lock_guard lock(mutex);
-  if (const auto found = plans.find(key); found != plans.end()) return found->second;
-  if (plans.size() >= kMostPlans) plans.clear();
-  accrue::cuda::use_device(device);
-  auto plan = std::make_shared<CudnnPlan>();
-  try {
-    *plan = cudnn_plan(operation(p), CudnnTarget::of(device), {});
-  } catch (const Error& e) {
-    if (e.code() != ErrorCode::kUnsupported) throw;
-  }
-  return plans.emplace(key, std::move(plan)).first->second;
+  return plans.get(device, key, [&](CudnnPlan& plan) {
+    plan = cudnn_plan(operation(p), CudnnTarget::of(device), {});
+  });
 }
 
 bool is_plain(const GradSink& dx, DType dtype) {

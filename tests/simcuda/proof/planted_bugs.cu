@@ -227,8 +227,7 @@ __global__ void endless_loop(int wrong) {
 }
 
 __global__ void endless_barriers(int wrong) {
-  do __syncthreads();  // bug: endless_barriers
-  while (wrong);
+  for (int again = 1; again; again = wrong) __syncthreads();  // bug: endless_barriers
 }
 
 __global__ void last_block_sums(const float* in, float* partial, unsigned* counter, float* out,
