@@ -138,8 +138,8 @@ Backend& backend_of(Device device) {
   if (found.devices == 0)
     accrue::detail::fail(ErrorCode::kUnsupported, accrue::detail::concat(device, ": ", found.reason,
                                                                          "; use the device cpu"));
-  ACCRUE_CHECK(device.index < found.devices, device, ": this machine has ", found.devices,
-               " CUDA device", found.devices == 1 ? "" : "s");
+  ACCRUE_CHECK(device.index >= 0 && device.index < found.devices, device, ": this machine has ",
+               found.devices, " CUDA device", found.devices == 1 ? "" : "s");
   // Never destroyed: a static tensor may be released after any static of ours is gone.
   static std::mutex mutex;
   static auto& all = *new std::vector<std::unique_ptr<CudaBackend>>(usize(found.devices));

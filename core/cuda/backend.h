@@ -16,8 +16,12 @@ const Availability& availability();
 /// open, or that this build has no kernels for its architecture. "" where it can. Never throws; the
 /// first time it opens the device.
 std::string why_unusable(Device device);
-/// Loads a kernel of this build there: the code of the CUDA runtime.
-int probe_kernels(Device device);
+/// What a kernel of this build is there: the code of the CUDA runtime, and if that is 0 the
+/// architecture that it was written for (90; 80 where a GPU of any kind has that from PTX).
+struct KernelProbe {
+  int code = 0, architecture = 0;
+};
+KernelProbe probe_kernels(Device device);
 
 /// What the driver's answers mean, in words: the versions as CUDA numbers them (13000: 13.0; 0: no
 /// driver), the code and the count of cudaGetDeviceCount.

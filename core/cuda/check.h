@@ -20,7 +20,7 @@ void use_device(Device device);
 void refuse_in_capture(Stream stream, const char* what);
 /// The major number of the device's compute capability: 9 for 9.0.
 int compute_capability_major(Device device);
-/// Whether programmatic_launch() is on and the device knows programmatic dependent launches.
+/// Whether programmatic_launch() is on and this build's kernels wait on the device: sm_90 or newer.
 bool can_launch_early(Device device);
 }  // namespace accrue::cuda
 

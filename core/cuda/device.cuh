@@ -75,8 +75,8 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
 }
 
 /// The same for a kernel whose first statement is wait_for_earlier_kernels(): where
-/// programmatic_launch() says so and the device can, its blocks may be put on the GPU while the
-/// last ones of the kernel before it on the stream still run.
+/// programmatic_launch() says so and the kernels can wait, its blocks may be put on the GPU while
+/// the last ones of the kernel before it on the stream still run.
 template <class... Parameters, class... Args>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
                   Stream stream, Args&&... args) {
@@ -86,7 +86,8 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::siz
 
 /// Every thread of a kernel that launch_early starts calls it before it touches device memory, and
 /// before it may exit: waits until all kernels before it on the stream have ended and what they
-/// wrote can be seen (griddepcontrol.wait). Costs nothing in a kernel that launch started.
+/// wrote can be seen (griddepcontrol.wait). Costs nothing in a kernel that launch started. Nothing
+/// in code for less than sm_90: of that, launch_early starts none early, on whatever GPU.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if ACCRUE_CUDA_SIM
   simcuda::wait_for_earlier_kernels();

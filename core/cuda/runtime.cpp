@@ -23,6 +23,9 @@ std::string architecture_of_current_device() {
     return "this device";
   return accrue::detail::concat("sm_", major, minor);
 }
+// What the kernels were written for, by device; 0: not asked yet.
+std::array<std::atomic<int>, 128> architectures{};
+
 bool is_no_kernel(int code) {
   return code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction;
 }
@@ -66,8 +69,10 @@ int compute_capability_major(Device device) {
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
   return major;
 }
+// Not the device decides: it may run kernels that it made from the PTX of an older one, and those
+// do not wait.
 bool can_launch_early(Device device) {
-  return programmatic_launch() && compute_capability_major(device) >= 9;
+  return programmatic_launch() && architectures[static_cast<std::size_t>(device.index)] >= 90;
 }
 
 void refuse_in_capture(Stream stream, const char* what) {
@@ -107,18 +112,18 @@ std::string why_unusable(Device device) {
   using accrue::detail::concat;
   const Availability& found = availability();
   if (found.devices == 0) return found.reason;
-  if (device.index >= found.devices)
+  if (device.index < 0 || device.index >= found.devices)
     return concat("this machine has ", found.devices, " CUDA device",
                   found.devices == 1 ? "" : "s");
-  static std::array<std::atomic<bool>, 128> usable{};
-  std::atomic<bool>& known = usable[static_cast<std::size_t>(device.index)];
-  if (known) return {};
-  const int code = probe_kernels(device);
+  std::atomic<int>& known = architectures[static_cast<std::size_t>(device.index)];
+  if (known != 0) return {};
+  const KernelProbe probe = probe_kernels(device);
   (void)cudaGetLastError();
-  if (is_no_kernel(code)) return no_kernel();
-  if (code != cudaSuccess)
-    return concat("the GPU does not open: ", cudaGetErrorString(static_cast<cudaError_t>(code)));
-  known = true;
+  if (is_no_kernel(probe.code)) return no_kernel();
+  if (probe.code != cudaSuccess)
+    return concat("the GPU does not open: ",
+                  cudaGetErrorString(static_cast<cudaError_t>(probe.code)));
+  known = probe.architecture;
   return {};
 }
 }  // namespace accrue::cuda

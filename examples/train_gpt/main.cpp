@@ -325,7 +325,9 @@ int run(int argc, char** argv) {
     if (level >= LogLevel::kWarning)
       std::fprintf(stderr, "train_gpt: %.*s\n", static_cast<int>(text.size()), text.data());
   });
-  Device device = Device::parse(o.device);
+  // Ranks do not all open the first GPU to see whether it can be used.
+  const bool shared = many && o.device == "auto" && device_count(DeviceType::kCuda) > 0;
+  Device device = shared ? Device::cuda() : Device::parse(o.device);
   if (many && device.is_cuda()) {
     ACCRUE_CHECK(!o.device.starts_with("cuda:"), "--device ", o.device,
                  ": of several ranks each takes a GPU of its own (--device cuda)");

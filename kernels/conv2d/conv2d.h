@@ -18,7 +18,8 @@ struct Conv2dOptions {
 ///   x (N, C, H, W), weight (K, C / groups, R, S), bias (K) or undefined -> y (N, K, P, Q),
 ///   P = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1, all of one floating dtype.
 /// C and K are multiples of groups; a window larger than the padded image is an error. Sums run in
-/// float32 (float64 for float64) and are rounded once.
+/// float32 (float64 for float64) and are rounded once; those of the bias gradient in float64, on
+/// CUDA with up to 8 neighbours added in float32 before.
 /// Gradients: x, weight, bias, each straight into its sink. No images: dweight and dbias are 0.
 ///
 /// Computed as matrix products with the windows of x unrolled to columns (Chellapilla, Puri, Simard

@@ -1,6 +1,6 @@
 #pragma once
 // Max pooling by cuDNN, one resample operation for each pass, without a copy: dense (N, C, H, W).
-// Only for max_pool2d and its tests.
+// Only for max_pool2d, its tests and its benchmark.
 //
 // For this layout the library has one engine; the gradient is found from x and y. It has others for
 // (N, H, W, C), which write and read an index tensor; our layout is not converted for them. The

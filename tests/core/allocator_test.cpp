@@ -398,7 +398,7 @@ TEST_CASE("format_bytes: units of 1024", "[core][allocator]") {
   CHECK(format_bytes(std::int64_t{5} << 40) == "5 TiB");
 }
 
-TEST_CASE("the allocators of tests keep blocks, unless somebody watches memory", "[core]") {
+TEST_CASE("the allocators of tests keep blocks unless somebody watches memory", "[core]") {
 #if ACCRUE_CUDA_SIM || defined(__SANITIZE_ADDRESS__)
   const bool watched = true;
 #else

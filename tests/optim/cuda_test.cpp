@@ -2,6 +2,7 @@
 #include <accrue/config.h>
 #if ACCRUE_HAS_CUDA
   #include <cmath>
+  #include <cstdlib>
   #include <memory>
   #include <accrue/core/backend.h>
   #include <accrue/core/programmatic_launch.h>
@@ -146,7 +147,9 @@ TEST_CASE("cuda: a step never makes the host wait for the device", "[optim][cuda
 }
 
 TEST_CASE("cuda: every kernel of a step may be launched early, and none need be", "[optim][cuda]") {
-  const auto run = [](bool on) {
+  const char* ptx = std::getenv("SIM_PTX");  // kernels for an older GPU do not wait
+  const bool kernels_wait = !ptx || std::atoi(ptx) >= 90;
+  const auto run = [&](bool on) {
     set_programmatic_launch(on);
     Training t(Device::cuda(), DType::kBF16, nn::GptShape::kLlama);
     simcuda::reset_statistics();
@@ -154,7 +157,7 @@ TEST_CASE("cuda: every kernel of a step may be launched early, and none need be"
     set_programmatic_launch(true);
     const simcuda::Statistics s = simcuda::statistics();
     CHECK(s.launches > 50);
-    CHECK(s.early_launches == (on ? s.launches : 0));
+    CHECK(s.early_launches == (on && kernels_wait ? s.launches : 0));
     return t.weights();
   };
   CHECK(run(true) == run(false));

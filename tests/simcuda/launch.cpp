@@ -114,7 +114,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
   *attributes = {};
   attributes->maxThreadsPerBlock = kMaxThreads;
   attributes->numRegs = 32;
-  attributes->ptxVersion = attributes->binaryVersion = 90;
+  attributes->ptxVersion = control().ptx;
+  attributes->binaryVersion = 90;
   attributes->maxDynamicSharedSizeBytes = int(dynamic_limit(function));
   return cudaSuccess;
 }

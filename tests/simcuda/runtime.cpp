@@ -34,6 +34,7 @@ void read_environment() {
   Control& c = control();
   if (const char* text = std::getenv("SIM_DEVICES")) set_devices(std::atoi(text));
   if (const char* text = std::getenv("SIM_KERNELS")) c.kernels = std::strcmp(text, "0") != 0;
+  if (const char* text = std::getenv("SIM_PTX")) c.ptx = std::atoi(text);
   if (std::getenv("SIM_NCCL_FOLDER")) {
     c.poll_seconds = 0.0005;
     c.deadlock_seconds = 120;

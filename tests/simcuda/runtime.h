@@ -53,6 +53,7 @@ struct Control {
   Order order = Order::kRandom;
   int devices = 1;
   bool kernels = true;
+  int ptx = 90;  // the architecture that kernels were written for
   double deadlock_seconds = 2, watchdog_seconds = 120;
   double poll_seconds = 1e9;  // between looks at what other processes have brought
   std::uint64_t last_blocks = 0;
