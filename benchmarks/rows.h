@@ -24,6 +24,16 @@ double row_error(const Tensor& got, Want want) {
   return worst;
 }
 
+/// row_error() of sum = a + b.
+inline double sum_error(const Tensor& a, const Tensor& b, const Tensor& sum) {
+  return row_error(sum, [&](std::int64_t r) {
+    std::vector<double> want = values(row(a, r));
+    const std::vector<double> other = values(row(b, r));
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] += other[i];
+    return want;
+  });
+}
+
 inline double tolerance_of(DType t) { return t == DType::kBF16 ? 8e-3 : 1e-5; }
 inline double bytes_of(std::initializer_list<Tensor> tensors) {
   double sum = 0;

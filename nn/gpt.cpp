@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
+#include <utility>
 #include <accrue/core/name_scope.h>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/add/add.h>
@@ -27,6 +28,9 @@ Norm make_norm(ParameterSet& set, const std::string& name, const GptConfig& c) {
 }
 Tensor normalized(const Norm& norm, const Tensor& x) {
   return std::visit([&](const auto& n) { return n(x); }, norm);
+}
+SumAndNorm normalized_sum(const Norm& norm, const Tensor& x, const Tensor& f) {
+  return std::visit([&](const auto& n) { return n.of_sum(x, f); }, norm);
 }
 std::optional<Linear> linear_if(bool wanted, ParameterSet& set, const std::string& name,
                                 std::int64_t in, std::int64_t out, bool bias) {
@@ -152,15 +156,23 @@ Tensor Block::operator()(const Tensor& x, const RandomState& random, Recompute w
                      x, {.offload = policy.offload});
   }
   const double p = random.defined() ? dropout : 0.0;
-  Tensor h;
+  Tensor h, normalized_h;
   {
     const Tensor a = attention(normalized(norm_1, x), sequence);
-    const NameScope scope(path);
-    h = residual_add(x, a, p, random, site);
+    if (p == 0 && what == Recompute::kNone && policy.fixed_rows == 0) {
+      SumAndNorm both = normalized_sum(norm_2, x, a);
+      h = std::move(both.sum);
+      normalized_h = std::move(both.y);
+    } else {
+      const NameScope scope(path);
+      h = residual_add(x, a, p, random, site);
+    }
   }
   const auto second = [this](const Tensor& in) { return mlp(normalized(norm_2, in)); };
   Tensor m;
-  if (policy.fixed_rows > 0)
+  if (normalized_h.defined())
+    m = mlp(std::exchange(normalized_h, {}));
+  else if (policy.fixed_rows > 0)
     m = tiled(second, h, policy.fixed_rows, {.keep = what == Recompute::kNone});
   else if (what == Recompute::kNone)
     m = second(h);

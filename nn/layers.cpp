@@ -51,6 +51,10 @@ Tensor LayerNorm::operator()(const Tensor& x) const {
   const NameScope scope(path);
   return layer_norm(x, weight->value, value_of(bias), eps);
 }
+SumAndNorm LayerNorm::of_sum(const Tensor& x, const Tensor& f) const {
+  const NameScope scope(path);
+  return residual_layer_norm(x, f, weight->value, value_of(bias), eps);
+}
 
 RmsNorm::RmsNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double epsilon)
     : weight(set.add(name + ".weight", {channels}, false, ones())),
@@ -59,6 +63,10 @@ RmsNorm::RmsNorm(ParameterSet& set, const std::string& name, std::int64_t channe
 Tensor RmsNorm::operator()(const Tensor& x) const {
   const NameScope scope(path);
   return rms_norm(x, weight->value, eps);
+}
+SumAndNorm RmsNorm::of_sum(const Tensor& x, const Tensor& f) const {
+  const NameScope scope(path);
+  return residual_rms_norm(x, f, weight->value, eps);
 }
 
 Conv2d::Conv2d(ParameterSet& set, const std::string& name, std::int64_t in, std::int64_t out,

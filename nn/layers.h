@@ -9,6 +9,7 @@
 #include <accrue/core/random.h>
 #include <accrue/kernels/conv2d/conv2d.h>
 #include <accrue/kernels/max_pool2d/max_pool2d.h>
+#include <accrue/kernels/residual_add/residual_add.h>
 #include <accrue/nn/init.h>
 
 namespace accrue::nn {
@@ -48,6 +49,8 @@ struct LayerNorm {
   LayerNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double eps = 1e-5,
             bool with_bias = true);
   Tensor operator()(const Tensor& x) const;
+  /// x + f, and the norm of that: residual_layer_norm().
+  SumAndNorm of_sum(const Tensor& x, const Tensor& f) const;
 };
 
 /// Root-mean-square normalisation over the last dimension. Parameter: weight (channels), not
@@ -58,6 +61,8 @@ struct RmsNorm {
   std::string_view path;
   RmsNorm(ParameterSet& set, const std::string& name, std::int64_t channels, double eps = 1e-6);
   Tensor operator()(const Tensor& x) const;
+  /// x + f, and the norm of that: residual_rms_norm().
+  SumAndNorm of_sum(const Tensor& x, const Tensor& f) const;
 };
 
 /// Two-dimensional convolution: (N, in, H, W) -> (N, out, P, Q), see conv2d(). Parameters: weight

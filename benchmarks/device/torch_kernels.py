@@ -88,6 +88,13 @@ def linear(kernel, size, dtype):
 
 def norm(kernel, shape, dtype):
     x, w, b = uniform(*shape, dtype=dtype), uniform(shape[-1], dtype=dtype), uniform(shape[-1], dtype=dtype)
+    if kernel.startswith('residual'):
+        f, alone = uniform(*shape, dtype=dtype), kernel.removeprefix('residual_')
+
+        def of_sum():
+            total = x + f
+            return F.layer_norm(total, shape[-1:], w, b) if alone.startswith('layer') else F.rms_norm(total, shape[-1:], w)
+        return of_sum if alone.startswith('layer') or hasattr(F, 'rms_norm') else None
     if kernel.startswith('layer'):
         def run(x, w, b):
             return F.layer_norm(x, shape[-1:], w, b)
@@ -130,7 +137,7 @@ def call_of(case):
     if kernel == 'residual_add_forward':
         x, f = uniform(*shape, dtype=dtype), uniform(*shape, dtype=dtype)
         return lambda: x + F.dropout(f, 0.1)
-    if op in ('layer_norm', 'rms_norm'):
+    if op.removeprefix('residual_') in ('layer_norm', 'rms_norm'):
         return norm(kernel, shape, dtype)
     if op == 'softmax':
         return unary(lambda x: F.softmax(x, -1), kernel, uniform(*shape, dtype=dtype))

@@ -55,6 +55,36 @@ ACCRUE_BENCH(layer_norm) {
                  });
                },
            .tolerance = bench::tolerance_of(dtype)});
+      const Tensor sum = Tensor::empty(shape, dtype), ry = Tensor::empty(shape, dtype);
+      const Tensor rmean = Tensor::empty({rows}, DType::kF32);
+      const Tensor rrstd = Tensor::empty({rows}, DType::kF32);
+      add({.kernel = "residual_layer_norm_forward",
+           .size = size,
+           .dtype = dtype,
+           .bytes = bench::bytes_of({x, dy, sum, ry}),
+           .run =
+               [=] {
+                 kernels::layer_norm_forward(x.stream(), {.x = x,
+                                                          .weight = weight,
+                                                          .bias = bias,
+                                                          .y = ry.view(),
+                                                          .mean = rmean.view(),
+                                                          .rstd = rrstd.view(),
+                                                          .f = dy,
+                                                          .sum = sum.view()});
+               },
+           .error =
+               [=] {
+                 return std::max(bench::sum_error(x, dy, sum),
+                                 bench::row_error(ry, [&](std::int64_t r) {
+                                   std::vector<double> want = normalised(sum, r);
+                                   const auto w = bench::values(weight), b = bench::values(bias);
+                                   for (std::size_t i = 0; i < want.size(); ++i)
+                                     want[i] = want[i] * w[i] + b[i];
+                                   return want;
+                                 }));
+               },
+           .tolerance = bench::tolerance_of(dtype)});
       // The statistics that backward needs, whichever case runs first.
       kernels::layer_norm_forward(x.stream(), {.x = x,
                                                .weight = weight,

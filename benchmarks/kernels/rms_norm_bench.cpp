@@ -47,6 +47,32 @@ ACCRUE_BENCH(rms_norm) {
                  });
                },
            .tolerance = bench::tolerance_of(dtype)});
+      const Tensor sum = Tensor::empty(shape, dtype), ry = Tensor::empty(shape, dtype);
+      const Tensor rrstd = Tensor::empty({rows}, DType::kF32);
+      add({.kernel = "residual_rms_norm_forward",
+           .size = size,
+           .dtype = dtype,
+           .bytes = bench::bytes_of({x, dy, sum, ry}),
+           .run =
+               [=] {
+                 kernels::rms_norm_forward(x.stream(), {.x = x,
+                                                        .weight = weight,
+                                                        .y = ry.view(),
+                                                        .rstd = rrstd.view(),
+                                                        .f = dy,
+                                                        .sum = sum.view()});
+               },
+           .error =
+               [=] {
+                 return std::max(bench::sum_error(x, dy, sum),
+                                 bench::row_error(ry, [&](std::int64_t r) {
+                                   std::vector<double> want = normalised(sum, r);
+                                   const auto w = bench::values(weight);
+                                   for (std::size_t i = 0; i < want.size(); ++i) want[i] *= w[i];
+                                   return want;
+                                 }));
+               },
+           .tolerance = bench::tolerance_of(dtype)});
       forward();  // rstd, whichever case runs first
       add({.kernel = "rms_norm_backward",
            .size = size,

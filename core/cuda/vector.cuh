@@ -74,22 +74,32 @@ __device__ __forceinline__ void load(const T* p, C (&out)[N]) {
   unpack(load_packed<N>(p), out);
 }
 
-/// p[i] = v[i] for N elements, rounded to T. Alignment as in load_packed().
-template <int N, class T, class C>
-__device__ __forceinline__ void store(T* p, const C (&v)[N]) {
-  constexpr int kBytes = static_cast<int>(sizeof(T)) * N;
-  constexpr int kWordBytes = kBytes < 16 ? kBytes : 16;
-  constexpr int kPerWord = kWordBytes / static_cast<int>(sizeof(T));
-  using W = typename detail::Word<kWordBytes>::type;
+/// v, rounded to T.
+template <class T, int N, class C>
+__device__ __forceinline__ Packed<T, N> pack(const C (&v)[N]) {
+  constexpr int kPerWord = Packed<T, N>::kWordBytes / static_cast<int>(sizeof(T));
+  Packed<T, N> packed;
 #pragma unroll
   for (int w = 0; w < N / kPerWord; ++w) {
     T part[kPerWord];
 #pragma unroll
     for (int i = 0; i < kPerWord; ++i) part[i] = from_accumulate<T>(v[w * kPerWord + i]);
-    W word;
-    __builtin_memcpy(&word, part, kWordBytes);
-    reinterpret_cast<W*>(p)[w] = word;
+    __builtin_memcpy(&packed.word[w], part, sizeof part);
   }
+  return packed;
+}
+/// Alignment as in load_packed().
+template <class T, int N>
+__device__ __forceinline__ void store_packed(T* p, const Packed<T, N>& packed) {
+  using P = Packed<T, N>;
+#pragma unroll
+  for (int w = 0; w < P::kBytes / P::kWordBytes; ++w)
+    reinterpret_cast<typename detail::Word<P::kWordBytes>::type*>(p)[w] = packed.word[w];
+}
+/// p[i] = v[i] for N elements, rounded to T. Alignment as in load_packed().
+template <int N, class T, class C>
+__device__ __forceinline__ void store(T* p, const C (&v)[N]) {
+  store_packed(p, pack<T>(v));
 }
 
 /// The first `count` of N elements (the rest of `out` becomes `fill`), one by one: for ragged ends.

@@ -14,6 +14,16 @@ ACCRUE_INLINE void for_rows(std::int64_t rows, std::int64_t cols, Body&& body) {
   });
 }
 
+/// sum = x + f over a row, rounded to T; returns `sum`.
+template <class T>
+ACCRUE_INLINE const T* add_rows(const T* x, const T* f, T* sum, std::int64_t cols) {
+  using C = accumulate_t<T>;
+  vector_loop<C>(cols, [&](std::int64_t i, auto part) {
+    store(sum + i, load<C>(x + i, part) + load<C>(f + i, part), part);
+  });
+  return sum;
+}
+
 /// K numbers or K vectors that are summed side by side.
 template <class V, int K>
 struct Several {

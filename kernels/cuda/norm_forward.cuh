@@ -1,6 +1,7 @@
 #pragma once
 // Forward passes of layer normalisation (kCentered) and root mean square normalisation. The
-// formulas are those of layer_norm.h and rms_norm.h; `rest` is the correction of the mean.
+// formulas are those of layer_norm.h and rms_norm.h; `rest` is the correction of the mean. With f
+// the row is x + f, rounded to T; it goes to `sum` and stays in registers where rows do.
 #include <accrue/kernels/cuda/rows.cuh>
 
 namespace accrue::kernels::cuda {
@@ -8,16 +9,16 @@ namespace accrue::kernels::cuda {
 template <class T>
 struct NormForward {
   using Real = accumulate_t<T>;
-  const T *x, *weight, *bias;  // bias may be null
-  T* y;
-  Real *mean, *rstd;  // mean only when centered
+  const T *x, *f, *weight, *bias;  // f and bias may be null
+  T *sum, *y;                      // sum only with f
+  Real *mean, *rstd;               // mean only when centered
   std::int64_t rows;
   int cols;
   Real eps;
 };
 
 namespace norm {
-template <bool kCentered, class Row>
+template <bool kCentered, bool kSum, class Row>
 __device__ __forceinline__ void forward(const NormForward<typename Row::Element>& a) {
   using T = typename Row::Element;
   using Real = typename Row::Real;
@@ -27,7 +28,9 @@ __device__ __forceinline__ void forward(const NormForward<typename Row::Element>
   const int lane = lane_of_row<kThreads>();
   const bool active = row < a.rows;
   const std::int64_t base = active ? row * a.cols : 0;
-  const Row x({a.x + base}, active ? a.cols : 0, lane);
+  const int cols = active ? a.cols : 0;
+  const Row x = kSum ? Row::of_sum(a.x + base, a.f + base, a.sum + base, cols, lane)
+                     : Row({a.x + base}, cols, lane);
   const Real count = static_cast<Real>(a.cols);
   Real mean = 0, rest = 0, variance = 0;
   if constexpr (kCentered) {
@@ -74,45 +77,53 @@ __device__ __forceinline__ void forward(const NormForward<typename Row::Element>
   });
 }
 
-template <bool kCentered, class T, int kThreads, int kElements>
+template <bool kCentered, bool kSum, class T, int kThreads, int kElements>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>) norm_forward(const NormForward<T> a) {
   wait_for_earlier_kernels();
-  forward<kCentered, RegisterRow<T, kThreads, kElements>>(a);
+  forward<kCentered, kSum, RegisterRow<T, kThreads, kElements>>(a);
 }
-template <bool kCentered, class T, int kThreads>
+template <bool kCentered, bool kSum, class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     norm_forward_long(const NormForward<T> a) {
   wait_for_earlier_kernels();
-  forward<kCentered, StreamedRow<T, kThreads, kPack<T>>>(a);
+  forward<kCentered, kSum, StreamedRow<T, kThreads, kPack<T>>>(a);
 }
-template <bool kCentered, class T, int kThreads>
+template <bool kCentered, bool kSum, class T, int kThreads>
 __global__ void __launch_bounds__(kRowBlockThreads<kThreads>, 2)
     norm_forward_ragged(const NormForward<T> a) {
   wait_for_earlier_kernels();
-  forward<kCentered, StreamedRow<T, kThreads, 1>>(a);
+  forward<kCentered, kSum, StreamedRow<T, kThreads, 1>>(a);
 }
-}  // namespace norm
-
-/// y and the statistics.
-template <bool kCentered, class T>
-void launch_norm_forward(Stream stream, const NormForward<T>& a) {
-  const bool aligned = rows_aligned(a.x, a.cols, sizeof(T)) && is_aligned(a.y) &&
-                       is_aligned(a.weight) && is_aligned(a.bias);
+template <bool kCentered, bool kSum, class T>
+void launch(Stream stream, const NormForward<T>& a) {
+  const bool aligned = rows_aligned(a.x, a.cols, sizeof(T)) && is_aligned(a.f) &&
+                       is_aligned(a.sum) && is_aligned(a.y) && is_aligned(a.weight) &&
+                       is_aligned(a.bias);
   if constexpr (!std::is_same_v<T, double>) {
     if (aligned && visit_row_class<64>(a.cols, [&]<int kThreads, int kElements>() {
-          launch_rows<kThreads>(stream, norm::norm_forward<kCentered, T, kThreads, kElements>, a);
+          launch_rows<kThreads>(stream, norm_forward<kCentered, kSum, T, kThreads, kElements>, a);
         }))
       return;
   }
   if (a.cols <= kWarpColumns)
     launch_rows<kWarp>(stream,
-                       aligned ? norm::norm_forward_long<kCentered, T, kWarp>
-                               : norm::norm_forward_ragged<kCentered, T, kWarp>,
+                       aligned ? norm_forward_long<kCentered, kSum, T, kWarp>
+                               : norm_forward_ragged<kCentered, kSum, T, kWarp>,
                        a);
   else
     launch_rows<kWideRow>(stream,
-                          aligned ? norm::norm_forward_long<kCentered, T, kWideRow>
-                                  : norm::norm_forward_ragged<kCentered, T, kWideRow>,
+                          aligned ? norm_forward_long<kCentered, kSum, T, kWideRow>
+                                  : norm_forward_ragged<kCentered, kSum, T, kWideRow>,
                           a);
+}
+}  // namespace norm
+
+/// y, the statistics and, with f, the sum.
+template <bool kCentered, class T>
+void launch_norm_forward(Stream stream, const NormForward<T>& a) {
+  if (a.f)
+    norm::launch<kCentered, true>(stream, a);
+  else
+    norm::launch<kCentered, false>(stream, a);
 }
 }  // namespace accrue::kernels::cuda

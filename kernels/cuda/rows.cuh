@@ -12,6 +12,17 @@
 namespace accrue::kernels::cuda {
 using namespace accrue::cuda;
 
+/// a + b, rounded to T.
+template <class T, int N>
+__device__ __forceinline__ Packed<T, N> add_packed(const Packed<T, N>& a, const Packed<T, N>& b) {
+  accumulate_t<T> left[N], right[N];
+  unpack(a, left);
+  unpack(b, right);
+#pragma unroll
+  for (int k = 0; k < N; ++k) left[k] += right[k];
+  return pack<T>(left);
+}
+
 template <class T, int kRowThreads, int kElements, int kSources = 1>
 class RegisterRow {
  public:
@@ -32,6 +43,32 @@ class RegisterRow {
         words_[s][j] = i < cols ? *reinterpret_cast<const uint4*>(rows[s] + i) : uint4{};
     }
   }
+  /// x + f, rounded to T. It is also written to `sum`, which may be x or f.
+  static __device__ __forceinline__ RegisterRow of_sum(const T* x, const T* f, T* sum, int cols,
+                                                       int lane) {
+    constexpr int kAtOnce = kCalls < 2 ? kCalls : 2;
+    RegisterRow row(cols, lane);
+#pragma unroll
+    for (int first = 0; first < kCalls; first += kAtOnce) {
+      Packed<T, kN> a[kAtOnce], b[kAtOnce];
+#pragma unroll
+      for (int j = first; j < first + kAtOnce && j < kCalls; ++j) {
+        const int i = (j * kThreads + lane) * kN;
+        if (i >= cols) continue;
+        a[j - first] = load_packed<kN>(x + i);
+        b[j - first] = load_packed<kN>(f + i);
+      }
+#pragma unroll
+      for (int j = first; j < first + kAtOnce && j < kCalls; ++j) {
+        const int i = (j * kThreads + lane) * kN;
+        if (i >= cols) continue;
+        const Packed<T, kN> total = add_packed(a[j - first], b[j - first]);
+        store_packed(sum + i, total);
+        row.words_[0][j] = total.word[0];
+      }
+    }
+    return row;
+  }
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll
@@ -51,6 +88,7 @@ class RegisterRow {
   }
 
  private:
+  __device__ __forceinline__ RegisterRow(int cols, int lane) : words_{}, cols_(cols), lane_(lane) {}
   uint4 words_[kSources][kCalls];
   int cols_, lane_;
 };
@@ -68,6 +106,14 @@ class StreamedRow {
       : cols_(cols), lane_(lane) {
 #pragma unroll
     for (int s = 0; s < kSources; ++s) rows_[s] = rows[s];
+  }
+  /// As RegisterRow::of_sum(): in a pass of its own.
+  static __device__ __forceinline__ StreamedRow of_sum(const T* x, const T* f, T* sum, int cols,
+                                                       int lane) {
+#pragma unroll 2
+    for (int i = lane * kN; i < cols; i += kThreads * kN)
+      store_packed(sum + i, add_packed(load_packed<kN>(x + i), load_packed<kN>(f + i)));
+    return StreamedRow({sum}, cols, lane);
   }
   template <class F>
   __device__ __forceinline__ void each(F f) const {

@@ -34,21 +34,22 @@ struct LayerNormNode {
                                               .partials = partials.view()});
   }
 };
-}  // namespace
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  constexpr std::string_view kOp = "layer_norm";
-  kernels::check_floating(kOp, "x", x);
-  ACCRUE_CHECK_SHAPE(x.shape().rank() >= 1, kOp, ": x must have at least 1 dimension, got ",
+// f undefined: the norm of x.
+SumAndNorm apply(std::string_view op, const Tensor& x, const Tensor& f, const Tensor& weight,
+                 const Tensor& bias, double eps) {
+  ACCRUE_CHECK_SHAPE(x.shape().rank() >= 1, op, ": x must have at least 1 dimension, got ",
                      x.shape());
   const Shape last{x.shape().cols()};
-  kernels::check_shape(kOp, "weight", weight, last, "the last dimension of x");
-  kernels::check_same(kOp, "x", x, "weight", weight);
-  if (bias.defined()) kernels::check_shape(kOp, "bias", bias, last, "the last dimension of x");
-  kernels::check_same(kOp, "x", x, "bias", bias);
-  ACCRUE_CHECK(std::isfinite(eps) && eps >= 0, kOp, ": eps must be finite and not negative, got ",
+  kernels::check_shape(op, "weight", weight, last, "the last dimension of x");
+  kernels::check_same(op, "x", x, "weight", weight);
+  if (bias.defined()) kernels::check_shape(op, "bias", bias, last, "the last dimension of x");
+  kernels::check_same(op, "x", x, "bias", bias);
+  ACCRUE_CHECK(std::isfinite(eps) && eps >= 0, op, ": eps must be finite and not negative, got ",
                eps);
 
+  Tensor sum;
+  if (f.defined()) sum = Tensor::empty(x.shape(), x.dtype(), x.device(), {"residual_add.y"});
   const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   const Shape rows{x.shape().rows()};
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"layer_norm.y"});
@@ -60,9 +61,25 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
                                            .y = y.view(),
                                            .mean = mean.view(),
                                            .rstd = rstd.view(),
-                                           .eps = eps});
+                                           .eps = eps,
+                                           .f = f,
+                                           .sum = sum.view()});
+  if (f.defined()) kernels::record_residual_sum(x, f, sum);
+  const Tensor& of = f.defined() ? sum : x;
   if (Tape* tape = Tape::current())
-    tape->record(LayerNormNode{x, weight, mean, rstd, bias.defined()}, {&x, &weight, &bias}, y);
-  return y;
+    tape->record(LayerNormNode{of, weight, mean, rstd, bias.defined()}, {&of, &weight, &bias}, y);
+  return {std::move(sum), std::move(y)};
+}
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  kernels::check_floating("layer_norm", "x", x);
+  return apply("layer_norm", x, {}, weight, bias, eps).y;
+}
+
+SumAndNorm residual_layer_norm(const Tensor& x, const Tensor& f, const Tensor& weight,
+                               const Tensor& bias, double eps) {
+  kernels::check_residual("residual_layer_norm", x, f);
+  return apply("residual_layer_norm", x, f, weight, bias, eps);
 }
 }  // namespace accrue

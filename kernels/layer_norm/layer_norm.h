@@ -1,6 +1,7 @@
 #pragma once
 #include <accrue/core/dispatch.h>
 #include <accrue/core/tensor.h>
+#include <accrue/kernels/residual_add/residual_add.h>
 #include <accrue/kernels/work.h>
 
 namespace accrue {
@@ -17,12 +18,19 @@ namespace accrue {
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                   double eps = 1e-5);
 
+/// sum = x + f, as residual_add() without dropout, and y = layer_norm(sum): the same numbers and
+/// gradients, and one pass fewer over the sum. x and f of one shape and dtype -> both that shape.
+SumAndNorm residual_layer_norm(const Tensor& x, const Tensor& f, const Tensor& weight,
+                               const Tensor& bias = {}, double eps = 1e-5);
+
 namespace kernels {
 struct LayerNormForward {
   ConstView x, weight, bias;  // bias may be empty
-  View y;                     // may be x
+  View y;                     // may be x or f
   View mean, rstd;            // (rows), float32 (float64 for float64)
   double eps = 1e-5;
+  ConstView f{};  // where not empty, the norm is that of
+  View sum{};     // sum = x + f; may be x or f
 };
 struct LayerNormBackward {
   ConstView dy, x, weight, mean, rstd;
@@ -31,7 +39,7 @@ struct LayerNormBackward {
       partials;  // workspace (partial_workspace(rows, C), 2, C) of mean's dtype; see kernels/rows.h
 };
 inline Work work_of(const LayerNormForward& a) {
-  return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd);
+  return moved(a.x, a.weight, a.bias, a.y, a.mean, a.rstd, a.f, a.sum);
 }
 inline Work work_of(const LayerNormBackward& a) {
   return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.dweight, a.dbias);

@@ -10,8 +10,10 @@ void layer_norm_forward(Stream stream, const LayerNormForward& a) {
   visit_float(a.x.dtype, [&]<class T>() {
     using Real = accumulate_t<T>;
     launch_norm_forward<true, T>(stream, {.x = a.x.data<T>(),
+                                          .f = a.f ? a.f.data<T>() : nullptr,
                                           .weight = a.weight.data<T>(),
                                           .bias = a.bias ? a.bias.data<T>() : nullptr,
+                                          .sum = a.f ? a.sum.data<T>() : nullptr,
                                           .y = a.y.data<T>(),
                                           .mean = a.mean.data<Real>(),
                                           .rstd = a.rstd.data<Real>(),

@@ -35,11 +35,19 @@ struct ResidualAddNode {
 };
 }  // namespace
 
+void kernels::check_residual(std::string_view op, const Tensor& x, const Tensor& f) {
+  check_floating(op, "x", x);
+  check_shape(op, "f", f, x.shape(), "the shape of x");
+  check_same(op, "x", x, "f", f);
+}
+
+void kernels::record_residual_sum(const Tensor& x, const Tensor& f, Tensor& sum) {
+  if (Tape* tape = Tape::current()) tape->record(ResidualAddNode{{}, 0, 0}, {&x, &f}, sum);
+}
+
 Tensor residual_add(const Tensor& x, const Tensor& f, double p, const RandomState& random,
                     std::uint32_t site) {
-  kernels::check_floating("residual_add", "x", x);
-  kernels::check_shape("residual_add", "f", f, x.shape(), "the shape of x");
-  kernels::check_same("residual_add", "x", x, "f", f);
+  kernels::check_residual("residual_add", x, f);
   kernels::check_dropout("residual_add", x, p, random);
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"residual_add.y"});
   if (p == 0)

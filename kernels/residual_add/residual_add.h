@@ -13,7 +13,18 @@ namespace accrue {
 Tensor residual_add(const Tensor& x, const Tensor& f, double p = 0, const RandomState& random = {},
                     std::uint32_t site = 0);
 
+/// What a norm makes of a residual branch that ends before it (residual_layer_norm,
+/// residual_rms_norm): sum = x + f and y = norm(sum).
+struct SumAndNorm {
+  Tensor sum, y;
+};
+
 namespace kernels {
+/// "residual_layer_norm: f must have shape (2, 3), got (3,) (the shape of x)"
+void check_residual(std::string_view op, const Tensor& x, const Tensor& f);
+/// Notes sum = x + f, which another op has computed, on the current tape.
+void record_residual_sum(const Tensor& x, const Tensor& f, Tensor& sum);
+
 /// For p > 0. Without dropout: add_forward; backward: add_backward for x, dropout_backward for f.
 struct ResidualAddForward {
   ConstView x, f;              // (samples.numel(), ...)

@@ -30,24 +30,43 @@ struct RmsNormNode {
                                             .partials = partials.view()});
   }
 };
-}  // namespace
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  constexpr std::string_view kOp = "rms_norm";
-  kernels::check_floating(kOp, "x", x);
-  ACCRUE_CHECK_SHAPE(x.shape().rank() >= 1, kOp, ": x must have at least 1 dimension, got ",
+// f undefined: the norm of x.
+SumAndNorm apply(std::string_view op, const Tensor& x, const Tensor& f, const Tensor& weight,
+                 double eps) {
+  ACCRUE_CHECK_SHAPE(x.shape().rank() >= 1, op, ": x must have at least 1 dimension, got ",
                      x.shape());
-  kernels::check_shape(kOp, "weight", weight, {x.shape().cols()}, "the last dimension of x");
-  kernels::check_same(kOp, "x", x, "weight", weight);
-  ACCRUE_CHECK(std::isfinite(eps) && eps >= 0, kOp, ": eps must be finite and not negative, got ",
+  kernels::check_shape(op, "weight", weight, {x.shape().cols()}, "the last dimension of x");
+  kernels::check_same(op, "x", x, "weight", weight);
+  ACCRUE_CHECK(std::isfinite(eps) && eps >= 0, op, ": eps must be finite and not negative, got ",
                eps);
 
+  Tensor sum;
+  if (f.defined()) sum = Tensor::empty(x.shape(), x.dtype(), x.device(), {"residual_add.y"});
   const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), {"rms_norm.y"});
   const Tensor rstd = Tensor::empty({x.shape().rows()}, statistics, x.device(), {"rms_norm.rstd"});
-  kernels::rms_norm_forward(
-      x.stream(), {.x = x, .weight = weight, .y = y.view(), .rstd = rstd.view(), .eps = eps});
-  if (Tape* tape = Tape::current()) tape->record(RmsNormNode{x, weight, rstd}, {&x, &weight}, y);
-  return y;
+  kernels::rms_norm_forward(x.stream(), {.x = x,
+                                         .weight = weight,
+                                         .y = y.view(),
+                                         .rstd = rstd.view(),
+                                         .eps = eps,
+                                         .f = f,
+                                         .sum = sum.view()});
+  if (f.defined()) kernels::record_residual_sum(x, f, sum);
+  const Tensor& of = f.defined() ? sum : x;
+  if (Tape* tape = Tape::current()) tape->record(RmsNormNode{of, weight, rstd}, {&of, &weight}, y);
+  return {std::move(sum), std::move(y)};
+}
+}  // namespace
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  kernels::check_floating("rms_norm", "x", x);
+  return apply("rms_norm", x, {}, weight, eps).y;
+}
+
+SumAndNorm residual_rms_norm(const Tensor& x, const Tensor& f, const Tensor& weight, double eps) {
+  kernels::check_residual("residual_rms_norm", x, f);
+  return apply("residual_rms_norm", x, f, weight, eps);
 }
 }  // namespace accrue

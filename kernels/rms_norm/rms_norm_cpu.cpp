@@ -11,11 +11,14 @@ void forward(const RmsNormForward& a) {
   const std::int64_t cols = a.x.shape.cols();
   const C count = static_cast<C>(cols), eps = static_cast<C>(a.eps);
   const T *all_x = a.x.data<T>(), *weight = a.weight.data<T>();
-  T* all_y = a.y.data<T>();
+  const T* all_f = a.f ? a.f.data<T>() : nullptr;
+  T *all_y = a.y.data<T>(), *all_sum = a.f ? a.sum.data<T>() : nullptr;
   C* rstds = a.rstd.data<C>();
   for_rows(a.x.shape.rows(), cols, [&](std::int64_t row) {
-    const T* x = all_x + row_offset(row, cols);
-    T* y = all_y + row_offset(row, cols);
+    const std::int64_t base = row_offset(row, cols);
+    const T* x = all_x + base;
+    if (all_f) x = add_rows(x, all_f + base, all_sum + base, cols);
+    T* y = all_y + base;
     const C squares = sum_row<C>(cols, [&](std::int64_t i, auto part) {
       const Vec<C> v = load<C>(x + i, part);
       return v * v;

@@ -10,8 +10,10 @@ void rms_norm_forward(Stream stream, const RmsNormForward& a) {
   visit_float(a.x.dtype, [&]<class T>() {
     using Real = accumulate_t<T>;
     launch_norm_forward<false, T>(stream, {.x = a.x.data<T>(),
+                                           .f = a.f ? a.f.data<T>() : nullptr,
                                            .weight = a.weight.data<T>(),
                                            .bias = nullptr,
+                                           .sum = a.f ? a.sum.data<T>() : nullptr,
                                            .y = a.y.data<T>(),
                                            .mean = nullptr,
                                            .rstd = a.rstd.data<Real>(),

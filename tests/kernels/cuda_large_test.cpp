@@ -174,7 +174,7 @@ TEST_CASE("B50: cuda softmax beyond 2^31 elements", "[kernels][softmax][cuda]") 
 
 TEST_CASE("B50: cuda norms beyond 2^31 elements", "[kernels][layer_norm][rms_norm][cuda]") {
   const DeviceScope on(Device::cuda(0));
-  const bool centered = GENERATE(true, false);
+  const bool centered = GENERATE(true, false), residual = GENERATE(false, true);
   // The backward pass gives the last of 264 blocks one row.
   const std::int64_t cols = 32768, rows = (kDevicePartials - 1) * 250 + 1;
   REQUIRE(device_partial_rows(rows) == 250);
@@ -183,16 +183,21 @@ TEST_CASE("B50: cuda norms beyond 2^31 elements", "[kernels][layer_norm][rms_nor
   const Tensor x = wave(small, 0.3f), dy = wave(small, 0.7f), w = wave({cols}, 0.9f);
   const Tensor want = fresh(small), dwant = fresh(small), got = fresh(small), dgot = fresh(small);
   const Tensor mean = fresh(one), rstd = fresh(one);
+  const Tensor f = wave(small, 1.1f), swant = fresh(small), sgot = fresh(small);
   const Stream stream = x.stream();
-  const auto run = [&](const auto& end, const Shape& rows_shape, const Tensor& y,
-                       const Tensor& dx) {
+  const auto run = [&](const auto& end, const Shape& rows_shape, const Tensor& y, const Tensor& dx,
+                       const Tensor& sum) {
+    const View total = residual ? end(sum) : View{};
+    const ConstView summand = residual ? ConstView(end(f)) : ConstView{};
     if (centered) {
       layer_norm_forward(stream, {.x = end(x),
                                   .weight = w,
                                   .bias = w,
                                   .y = end(y),
                                   .mean = ends_with(mean, rows_shape),
-                                  .rstd = ends_with(rstd, rows_shape)});
+                                  .rstd = ends_with(rstd, rows_shape),
+                                  .f = summand,
+                                  .sum = total});
       layer_norm_backward(stream, {.dy = end(dy),
                                    .x = end(x),
                                    .weight = w,
@@ -203,8 +208,12 @@ TEST_CASE("B50: cuda norms beyond 2^31 elements", "[kernels][layer_norm][rms_nor
                                    .dbias = {},
                                    .partials = {}});
     } else {
-      rms_norm_forward(
-          stream, {.x = end(x), .weight = w, .y = end(y), .rstd = ends_with(rstd, rows_shape)});
+      rms_norm_forward(stream, {.x = end(x),
+                                .weight = w,
+                                .y = end(y),
+                                .rstd = ends_with(rstd, rows_shape),
+                                .f = summand,
+                                .sum = total});
       rms_norm_backward(stream, {.dy = end(dy),
                                  .x = end(x),
                                  .weight = w,
@@ -214,11 +223,12 @@ TEST_CASE("B50: cuda norms beyond 2^31 elements", "[kernels][layer_norm][rms_nor
                                  .partials = {}});
     }
   };
-  run([&](const Tensor& t) { return ends_with(t, small); }, one, want, dwant);
+  run([&](const Tensor& t) { return ends_with(t, small); }, one, want, dwant, swant);
   const LastBlock only;
-  run([&](const Tensor& t) { return ends_with(t, large); }, many, got, dgot);
+  run([&](const Tensor& t) { return ends_with(t, large); }, many, got, dgot, sgot);
   CHECK(got.to_vector<float>() == want.to_vector<float>());
   CHECK(dgot.to_vector<float>() == dwant.to_vector<float>());
+  if (residual) CHECK(sgot.to_vector<float>() == swant.to_vector<float>());
 }
 
 TEST_CASE("B50: cuda sums and what they give back beyond 2^31 elements", "[kernels][sum][cuda]") {

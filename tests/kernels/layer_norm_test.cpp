@@ -1,8 +1,7 @@
 #include <cmath>
 #include <accrue/core/tape.h>
 #include <accrue/kernels/layer_norm/layer_norm.h>
-#include "tests/support/catch.h"
-#include "tests/support/check_op.h"
+#include "tests/kernels/residual_norm.h"
 
 using namespace accrue;
 using namespace accrue::test;
@@ -47,6 +46,33 @@ TEST_CASE("layer_norm: ragged and tiny sizes, with and without bias", "[kernels]
             .reference =
                 [=](const std::vector<Values>& in) {
                   return reference(in[0], in[1], has_bias ? in[2] : Values{}, 0.1);
+                }});
+}
+
+TEST_CASE("residual_layer_norm: x + f and its norm", "[kernels][layer_norm]") {
+  const Shape shape = GENERATE(Shape{7}, Shape{3, 7}, Shape{2, 5, 33});
+  const bool has_bias = GENERATE(true, false);
+  const bool sum_too = GENERATE(false, true);
+  const Shape last{shape.cols()};
+  std::vector<OpInput> inputs{{.name = "x", .shape = shape, .low = -2, .high = 3},
+                              {.name = "f", .shape = shape, .low = -2, .high = 3},
+                              {.name = "weight", .shape = last, .low = 0.5, .high = 2}};
+  if (has_bias) inputs.push_back({.name = "bias", .shape = last});
+  check_op({.name = "residual_layer_norm",
+            .inputs = inputs,
+            .run =
+                [=](const std::vector<Tensor>& in) {
+                  const SumAndNorm r =
+                      residual_layer_norm(in[0], in[1], in[2], has_bias ? in[3] : Tensor{}, 0.1);
+                  return sum_too ? add(r.sum, r.y) : r.y;
+                },
+            .reference =
+                [=](const std::vector<Values>& in) {
+                  Values sum = in[0];
+                  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += in[1][i];
+                  Values y = reference(sum, in[2], has_bias ? in[3] : Values{}, 0.1);
+                  for (std::size_t i = 0; i < y.size() && sum_too; ++i) y[i] += sum[i];
+                  return y;
                 }});
 }
 
@@ -179,4 +205,51 @@ TEST_CASE("layer_norm: errors say what came", "[kernels][layer_norm]") {
         "layer_norm: eps must be finite and not negative, got -1");
   CHECK(error_of([&] { layer_norm(Tensor::zeros({}, DType::kF32), ones(1)); }) ==
         "layer_norm: x must have at least 1 dimension, got ()");
+}
+
+TEST_CASE("residual_layer_norm: the bits of residual_add and layer_norm", "[kernels][layer_norm]") {
+  const Shape shape = GENERATE(from_range(residual_norm_shapes()));
+  const DType dtype = GENERATE(DType::kF32, DType::kBF16, DType::kF64);
+  const std::int64_t shift = GENERATE(0, 1);
+  CAPTURE(shape, dtype, shift);
+  check_residual_norm(
+      shape, dtype, shift,
+      [](const Tensor& x, const Tensor& f, const Tensor& w) {
+        return residual_layer_norm(x, f, w, w);
+      },
+      [](const Tensor& sum, const Tensor& w) { return layer_norm(sum, w, w); });
+}
+
+TEST_CASE("residual_layer_norm: sum may lie over x, and y over f", "[kernels][layer_norm]") {
+  const Shape shape = GENERATE(Shape{3, 7}, Shape{3, 768}, Shape{1, 16640});
+  const Tensor x = residual_wave(shape, DType::kF32, 0.3, 0);
+  const Tensor f = residual_wave(shape, DType::kF32, 0.9, 0);
+  const Tensor w = residual_wave({shape.cols()}, DType::kF32, 0.1, 0);
+  const Tensor mean = Tensor::empty({shape.rows()}, DType::kF32), rstd = mean.clone();
+  const SumAndNorm want = residual_layer_norm(x, f, w, w);
+  kernels::layer_norm_forward(x.stream(), {.x = x,
+                                           .weight = w,
+                                           .bias = w,
+                                           .y = f.view(),
+                                           .mean = mean.view(),
+                                           .rstd = rstd.view(),
+                                           .f = f,
+                                           .sum = x.view()});
+  CHECK(x.to_vector<float>() == want.sum.to_vector<float>());
+  CHECK(f.to_vector<float>() == want.y.to_vector<float>());
+}
+
+TEST_CASE("residual_layer_norm: errors say what came", "[kernels][layer_norm]") {
+  const Tensor x = Tensor::zeros({2, 3}, DType::kF32), w = Tensor::zeros({3}, DType::kF32);
+  CHECK(error_of([&] { residual_layer_norm(Tensor{}, x, w); }) ==
+        "residual_layer_norm: x is undefined");
+  CHECK(error_of([&] { residual_layer_norm(x, Tensor{}, w); }) ==
+        "residual_layer_norm: f is undefined");
+  CHECK(error_of([&] { residual_layer_norm(x, w, w); }) ==
+        "residual_layer_norm: f must have shape (2, 3), got (3,) (the shape of x)");
+  CHECK(error_of([&] {
+          residual_layer_norm(x, Tensor::zeros({2, 3}, DType::kBF16), w);
+        }) == "residual_layer_norm: f is bfloat16, x is float32; cast one of them");
+  CHECK(error_of([&] { residual_layer_norm(x, x, Tensor{}); }) ==
+        "residual_layer_norm: weight is undefined");
 }

@@ -81,11 +81,15 @@ TEST_CASE("recompute: gradients have the same bits, and need less memory", "[nn]
   const bool half = GENERATE(false, true);
   const auto shape = half ? nn::GptShape::kLlama : nn::GptShape::kGpt2;
   const auto dtype = half ? DType::kBF16 : DType::kF32;
-  const Outcome kept = run(shape, {}, dtype);
+  const double dropout = GENERATE(0.3, 0.0);  // without, norms add the residual branches up
+  const Outcome kept = run(shape, {}, dtype, dropout);
   const std::vector<std::vector<Recompute>> policies{
-      kAllMlps, kAllBlocks, {Recompute::kBlock, Recompute::kMlp, Recompute::kNone}};
+      kAllMlps,
+      kAllBlocks,
+      {Recompute::kBlock, Recompute::kMlp, Recompute::kNone},
+      {Recompute::kNone, Recompute::kBlock, Recompute::kMlp}};
   for (const auto& blocks : policies) {
-    const Outcome again = run(shape, {.blocks = blocks}, dtype);
+    const Outcome again = run(shape, {.blocks = blocks}, dtype, dropout);
     CHECK((again.grads == kept.grads));
     CHECK(again.loss == kept.loss);
     CHECK(again.activations < kept.activations);
@@ -114,12 +118,13 @@ TEST_CASE("recompute: tiles change the last bits at most", "[nn][recompute]") {
 TEST_CASE("recompute: tiles of a fixed size change no bit", "[nn][recompute]") {
   const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
   const auto dtype = shape == nn::GptShape::kGpt2 ? DType::kF32 : DType::kBF16;
-  const Outcome plain = run(shape, {}, dtype);
+  const double dropout = GENERATE(0.3, 0.0);
+  const Outcome plain = run(shape, {}, dtype, dropout);
   const std::vector<Recompute> mixed{Recompute::kBlock, Recompute::kMlp, Recompute::kNone};
   const bool cpu = default_device().is_cpu();
   for (const std::int64_t fixed :
        cpu ? std::vector<std::int64_t>{1, 5, 64, 1000} : std::vector<std::int64_t>{5}) {
-    const Outcome kept = run(shape, {.fixed_rows = fixed}, dtype);
+    const Outcome kept = run(shape, {.fixed_rows = fixed}, dtype, dropout);
     CHECK(apart(kept, plain) < (dtype == DType::kF32 ? 1e-5 : 4e-2));
     CHECK(kept.weight == plain.weight);
     // A tile's parameters are ready together, in the order of their use.
@@ -129,7 +134,7 @@ TEST_CASE("recompute: tiles of a fixed size change no bit", "[nn][recompute]") {
         if (!cpu && (rows != 7 || blocks != mixed)) continue;
         const Outcome again =
             run(shape, {.blocks = blocks, .loss_rows = rows, .mlp_rows = rows, .fixed_rows = fixed},
-                dtype);
+                dtype, dropout);
         CHECK((again.grads == kept.grads));
         CHECK(again.loss == kept.loss);
         if (rows > 0 && fixed < 64) CHECK(again.activations < kept.activations);

@@ -44,9 +44,10 @@ std::ptrdiff_t inside(const std::vector<Traced>& events, const Traced& outer,
   });
 }
 
-std::vector<Traced> trace_step(const ActivationPolicy& policy, const TraceOptions& options) {
+std::vector<Traced> trace_step(const ActivationPolicy& policy, const TraceOptions& options,
+                               const nn::GptConfig& config = tiny_config()) {
   ParameterSet set;
-  nn::Gpt model(set, tiny_config());
+  nn::Gpt model(set, config);
   set.allocate(default_device(), DType::kF32);
   nn::initialize(set, 5);
   model.activations = policy;
@@ -96,6 +97,29 @@ TEST_CASE("trace of a step: backward, what it recomputes, the optimizer", "[nn][
     if (e.name == "layer_norm_forward" || e.name == "layer_norm_backward")
       CHECK_FALSE(e.module.empty());
   }
+}
+
+TEST_CASE("trace of a step: without dropout the second norm of a block adds the attention up",
+          "[nn][trace]") {
+  const auto shape = GENERATE(nn::GptShape::kGpt2, nn::GptShape::kLlama);
+  const bool gpt2 = shape == nn::GptShape::kGpt2;
+  const std::string norm = gpt2 ? "layer_norm_forward" : "rms_norm_forward";
+  const std::size_t micro_batches = 2, positions = gpt2 ? 1 : 0;
+  const auto none = trace_step({}, {}, tiny_config(shape, 0.0));
+  CHECK(named(none, norm).size() == 5 * micro_batches);
+  CHECK(named(none, "add_forward").size() == (positions + 2) * micro_batches);  // the MLPs
+  CHECK(named(none, "residual_add_forward").empty());
+  const auto masked = trace_step({}, {}, tiny_config(shape, 0.2));
+  CHECK(named(masked, norm).size() == 5 * micro_batches);
+  CHECK(named(masked, "residual_add_forward").size() == 4 * micro_batches);
+  const auto again =
+      trace_step({.blocks = {Recompute::kNone, Recompute::kBlock}}, {}, tiny_config(shape, 0.0));
+  CHECK(named(again, norm).size() == 7 * micro_batches);
+  CHECK(named(again, "add_forward").size() == (positions + 3) * micro_batches);
+  const auto mlp =
+      trace_step({.blocks = {Recompute::kNone, Recompute::kMlp}}, {}, tiny_config(shape, 0.0));
+  CHECK(named(mlp, norm).size() == 6 * micro_batches);
+  CHECK(named(mlp, "add_forward").size() == (positions + 3) * micro_batches);
 }
 
 TEST_CASE("trace of a step: waiting for every kernel changes nothing else", "[nn][trace]") {
