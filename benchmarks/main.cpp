@@ -1,5 +1,6 @@
 // accrue-bench: are the kernels right, and how close do they come to what the machine can do?
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -12,7 +13,8 @@
 namespace accrue::bench {
 namespace {
 struct Options {
-  std::string op, pattern, dtype, json, isa, device = "cpu";
+  std::vector<std::string> op;
+  std::string pattern, dtype, json, isa, device = "cpu";
   int threads = 0;
   double seconds = 0.3;
   bool tiny = false;
@@ -25,9 +27,14 @@ struct Options {
 std::vector<Op> ops_of(const Options& o) {
   std::vector<Op> chosen;
   for (const Op& op : ops())
-    if (o.op.empty() || ("," + o.op + ",").find("," + op.name + ",") != std::string::npos)
+    if (o.op.empty() || std::find(o.op.begin(), o.op.end(), op.name) != o.op.end())
       chosen.push_back(op);
   return chosen;
+}
+std::vector<std::string> op_names() {
+  std::vector<std::string> names;
+  for (const Op& op : ops()) names.push_back(op.name);
+  return names;
 }
 
 int list(const Options& o) {
@@ -144,7 +151,9 @@ int main(int argc, char** argv) {
       "run", "checks, then times: median, spread (quartiles), rate and share of the ceiling");
   for (CLI::App* sub : {list, run}) {
     sub->add_option("pattern", o.pattern, "a part of \"op kernel size dtype\"; all without it");
-    sub->add_option("--op", o.op, "only the cases of these ops, separated by commas");
+    sub->add_option("--op", o.op, "only the cases of these ops, separated by commas")
+        ->delimiter(',')
+        ->check(CLI::IsMember(accrue::bench::op_names()));
     sub->add_option("--dtype", o.dtype,
                     "only cases of this dtype: float32, bfloat16, float64, or f32, bf16, f64")
         ->transform(CLI::CheckedTransformer(std::map<std::string, std::string>{

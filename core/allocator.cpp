@@ -123,6 +123,7 @@ struct Allocator::State {
       const std::int64_t real = at->first;
       return {reuse(real, stream), real};
     }
+    if (!host) backend(device).check_can_allocate(stream);
     // Without a budget kept blocks of sizes that never come again must not pile up: they and the
     // live ones together stay below twice the highest use.
     trim_to((stats.budget > 0 ? stats.budget : 2 * std::max(highest, stats.live + bytes)) - bytes);

@@ -11,6 +11,8 @@ namespace accrue {
 class Backend {
  public:
   virtual ~Backend() = default;
+  /// Throws where memory cannot be asked for at all, before anything is given up for it.
+  virtual void check_can_allocate(Stream) {}
   /// Memory that kernels of stream s may use at once; nullptr when the system has no more.
   virtual void* system_allocate(std::int64_t bytes, Stream s) = 0;
   /// Gives it back after everything enqueued on s so far.

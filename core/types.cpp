@@ -31,6 +31,11 @@ void detail::fail_dtype(DType t, const char* wanted) {
   fail(ErrorCode::kInvalidArgument, concat("expected ", wanted, ", got ", name_of(t)));
 }
 
+void detail::fail_device_index(int i) {
+  fail(ErrorCode::kInvalidArgument,
+       concat("Device::cuda: expected a number from 0 to 127, got ", i));
+}
+
 Device Device::parse(std::string_view text) {
   if (text == "cpu") return cpu();
   if (text == "meta") return meta();

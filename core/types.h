@@ -61,7 +61,8 @@ using accumulate_t = typename accumulate_impl<T>::type;
 
 namespace detail {
 [[noreturn]] void fail_dtype(DType t, const char* wanted);
-}
+[[noreturn]] void fail_device_index(int i);
+}  // namespace detail
 
 /// Calls `f.template operator()<T>()` with the C++ type of a floating dtype.
 template <class F>
@@ -96,7 +97,9 @@ struct Device {
   DeviceType type = DeviceType::kCpu;
   std::int8_t index = 0;
   static constexpr Device cpu() { return {DeviceType::kCpu, 0}; }
+  /// i: 0 to 127.
   static constexpr Device cuda(int i = 0) {
+    if (i < 0 || i > 127) detail::fail_device_index(i);
     return {DeviceType::kCuda, static_cast<std::int8_t>(i)};
   }
   static constexpr Device meta(DeviceType counted = DeviceType::kCpu) {

@@ -10,7 +10,7 @@ install_packages "${accrue_packages[@]}" gnuplot-nox || {
   echo "quickstart: trying without gnuplot, the run is then not plotted" >&2
   install_packages "${accrue_packages[@]}"
 }
-# A build that is there is taken as it was configured. A new one gets the kernels of this processor alone, and neither
+# A build that is there is taken as it was configured, with the examples. A new one gets the kernels of this processor alone, and neither
 # tests nor benchmarks: less than half of everything. tests/run.sh adds the rest.
 if [ ! -f build/release/build.ninja ]; then
   isas=portable
@@ -20,6 +20,8 @@ if [ ! -f build/release/build.ninja ]; then
     isas=avx2
   fi
   run cmake --preset release -DACCRUE_CPU_ISAS="$isas" -DACCRUE_TESTS=OFF -DACCRUE_BENCHMARKS=OFF
+elif ! grep -q '^ACCRUE_EXAMPLES:BOOL=ON' build/release/CMakeCache.txt; then
+  run cmake --preset release -DACCRUE_EXAMPLES=ON
 fi
 run cmake --build build/release --target train_gpt --parallel "$(build_jobs)"
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"  # spinning threads starve whatever else runs here

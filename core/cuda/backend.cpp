@@ -26,9 +26,12 @@ class CudaBackend final : public Backend {
     ACCRUE_CUDA_CHECK(cudaStreamCreateWithFlags(main_.put(), cudaStreamNonBlocking));
   }
 
-  void* system_allocate(std::int64_t bytes, Stream s) override {
+  void check_can_allocate(Stream s) override {
     use_device(device_);
     refuse_in_capture(s, "an allocation of new memory");
+  }
+  void* system_allocate(std::int64_t bytes, Stream s) override {
+    use_device(device_);
     void* p = nullptr;
     const cudaError_t code = cudaMallocFromPoolAsync(&p, usize(bytes), pool_.get(), native(s));
     if (code == cudaErrorMemoryAllocation) {

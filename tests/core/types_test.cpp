@@ -122,6 +122,13 @@ TEST_CASE("Device: parsed and printed", "[core][types]") {
   }
 }
 
+TEST_CASE("Device: a number that no device can have is refused", "[core][types]") {
+  static_assert(Device::cuda(127).index == 127);
+  for (const int i : {-1, 128, 256, 1 << 30})
+    CHECK(error_of([&] { (void)Device::cuda(i); }) ==
+          "Device::cuda: expected a number from 0 to 127, got " + std::to_string(i));
+}
+
 TEST_CASE("Device auto: cuda where it can be used, else cpu with the reason in the log",
           "[core][types]") {
   std::vector<std::string> lines;

@@ -36,4 +36,9 @@ documented=$(sed -nE 's,^build/release/benchmarks/accrue-bench (run .*) result\.
 for dtype in bf16:bfloat16 f64:float64; do
   [ "$("$bench" list --op gelu --dtype "${dtype%:*}")" = "$("$bench" list --op gelu --dtype "${dtype#*:}")" ] || fault "${dtype%:*} is not ${dtype#*:}"
 done
+[ "$("$bench" list --op gelu,silu)" = "$("$bench" list --op gelu; "$bench" list --op silu)" ] || fault "--op takes no list"
+for ops in gelo gelu,gelo; do
+  if "$bench" list --op "$ops" >"$scratch/text" 2>&1; then fault "--op $ops is taken"; fi
+  grep -q "gelo.* not in " "$scratch/text" || fault "what is wrong with --op $ops is not said: $(cat "$scratch/text")"
+done
 [ "$faults" = 0 ]

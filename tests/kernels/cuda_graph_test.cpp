@@ -186,4 +186,28 @@ TEST_CASE("cuda: what cannot be captured says so, and all is well afterwards", "
   x.copy_from_host(values.data());
   CHECK(x.to_vector<float>() == values);
 }
+
+TEST_CASE("cuda: an allocation that a capture refuses has cost nothing", "[kernels][cuda]") {
+  if (test::skipped_without_cuda()) return;
+  const Device device = Device::cuda(0);
+  const DeviceScope on(device);
+  const OwnedStream owned(device);
+  const StreamScope beside(owned.get());
+  const test::ReuseScope reuse(device);
+  Allocator& memory = Allocator::of(device);
+  memory.trim();
+  const std::int64_t live = memory.stats().live;
+  const Tensor x = Tensor::zeros({3}, DType::kF32);
+  { const Tensor freed = Tensor::empty({1000}, DType::kF32); }
+  const std::int64_t reserved = memory.stats().reserved;
+  memory.set_budget(live + 5000);
+  const Graph graph(owned.get(), [&] {
+    CHECK(error_of([&] { Tensor::empty({900}, DType::kF32); }).starts_with("CUDA: an allocation"));
+    CHECK(memory.stats().reserved == reserved);  // nothing was let go of to make room
+    accrue::fill(x, 5);
+  });
+  memory.set_budget(0);
+  graph.launch();
+  CHECK(x.to_vector<float>() == Floats{5, 5, 5});
+}
 #endif
