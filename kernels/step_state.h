@@ -33,10 +33,25 @@ struct ScheduleSpec {
   }
 };
 
-/// One optimizer's state of the current step. global_norm fills the middle part, the optimizer
-/// kernel reads it. A captured kernel reads it at every launch of its graph; betas, momentum, eps,
-/// weight decay, the largest norm and the schedule are arguments by value: a graph must be captured
-/// anew when they change.
+/// Of adamw. PyTorch's defaults. The learning rate comes from the schedule.
+struct AdamwOptions {
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+  std::uint64_t rounding_seed = 0;  // of bfloat16 sets without master weights
+};
+
+/// Of sgd. PyTorch's defaults. The learning rate comes from the schedule.
+struct SgdOptions {
+  double momentum = 0, dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;            // needs a momentum and no dampening
+  std::uint64_t rounding_seed = 0;  // of bfloat16 sets without master weights
+};
+
+/// All numbers of an optimizer's current step. global_norm fills the middle part, the optimizer
+/// kernel reads it. No kernel of a step takes one of them by value, so that a CUDA graph which has
+/// captured it reads them at every launch.
 struct StepState {
   // Sums over the window: the optimizer copies them in before global_norm runs.
   double loss_sum = 0, weight = 0;
@@ -51,6 +66,11 @@ struct StepState {
   // Counters.
   std::int64_t step = 0;     // updates done, this one included
   std::int64_t skipped = 0;  // windows skipped
+  // Hyperparameters: the host writes them when they change.
+  ScheduleSpec schedule{};
+  double max_norm = 0;  // 0: no clipping
+  AdamwOptions adamw{};
+  SgdOptions sgd{};
 };
 
 /// A run of the flat blocks that one parameter fills, or the piece of it that is here.

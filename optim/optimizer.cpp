@@ -11,13 +11,14 @@ namespace accrue::optim {
 namespace {
 using kernels::StepState;
 constexpr std::int64_t kStateWords = sizeof(StepState) / 8;
+constexpr std::int64_t kSettings = offsetof(StepState, schedule) / 8;  // the first word
 static_assert(sizeof(StepState) % 8 == 0 && offsetof(StepState, loss_sum) == 0 &&
-              offsetof(StepState, weight) == 8);
+              offsetof(StepState, weight) == 8 && offsetof(StepState, schedule) % 8 == 0);
 constexpr const char* kSums = "global_norm.sums";
 }  // namespace
 
 Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const StateOptions& state)
-    : parameters_(parameters), schedule_(schedule) {
+    : parameters_(parameters) {
   ACCRUE_CHECK(parameters.allocated(), "optimizer: allocate() the parameters first");
   ACCRUE_CHECK(state.on_host || !parameters.master_on_host(),
                "optimizer: the master weights are on the host, so its state must be there too: "
@@ -38,6 +39,7 @@ Optimizer::Optimizer(ParameterSet& parameters, const Schedule& schedule, const S
                       parameters.padded()});
   step_state_ = Tensor::zeros({kStateWords}, DType::kF64, parameters.device(),
                               {"step state", Category::kOptimizer});
+  set_schedule(schedule);
   segments_.reserve(parameters.all().size());
 }
 
@@ -54,7 +56,19 @@ void Optimizer::add_state(const char* name) {
 void Optimizer::set_max_norm(double max_norm) {
   ACCRUE_CHECK(max_norm >= 0 && !std::isnan(max_norm),
                "optimizer: max_norm must be >= 0 (0: no clipping), got ", max_norm);
-  max_norm_ = max_norm;
+  settings_.max_norm = max_norm;
+  send_settings();
+}
+
+void Optimizer::set_schedule(const Schedule& schedule) {
+  settings_.schedule = schedule;
+  send_settings();
+}
+
+void Optimizer::send_settings() {
+  std::int64_t words[kStateWords];
+  std::memcpy(words, &settings_, sizeof settings_);
+  step_state_.window(kSettings, {kStateWords - kSettings}).copy_from_host(words + kSettings);
 }
 
 Tensor Optimizer::workspace() const {
@@ -81,9 +95,7 @@ void Optimizer::step(Window& window, Tensor workspace) {
   auto* state = static_cast<StepState*>(step_state_.view().ptr);
   const Tensor sums = workspace.window(0, {kernels::norm_pieces(segments_)});
   sum_squares(sums);
-  kernels::global_norm(
-      step_state_.stream(),
-      {.sums = sums, .state = state, .schedule = schedule_, .max_norm = max_norm_});
+  kernels::global_norm(step_state_.stream(), {.sums = sums, .state = state});
   if (GatheredValues* gathered = parameters_.gathered()) gathered->forget();
   update_parts(state);
   if (parameters_.sharded() && !parameters_.gathered()) gather_values();
@@ -170,7 +182,7 @@ StepReport Optimizer::report() const {
 
 void Optimizer::restore_counters(std::int64_t step, std::int64_t skipped) {
   ACCRUE_CHECK(step >= 0 && skipped >= 0, "optimizer: counters cannot be negative");
-  StepState s;
+  StepState s = settings_;
   s.step = step;
   s.skipped = skipped;
   std::int64_t words[kStateWords];
@@ -179,10 +191,15 @@ void Optimizer::restore_counters(std::int64_t step, std::int64_t skipped) {
 }
 AdamW::AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options,
              const StateOptions& state)
-    : Optimizer(parameters, schedule, state), options_(options) {
-  kernels::check_options(options);
+    : Optimizer(parameters, schedule, state) {
+  set_options(options);
   add_state("adamw.m");
   add_state("adamw.v");
+}
+void AdamW::set_options(const AdamWOptions& options) {
+  kernels::check_options(options);
+  settings_.adamw = options;
+  send_settings();
 }
 void AdamW::update(const FlatPart& p, const StepState* state) {
   kernels::adamw(step_state_.stream(), {.value = p.value,
@@ -192,15 +209,25 @@ void AdamW::update(const FlatPart& p, const StepState* state) {
                                         .v = p.state[1].view(),
                                         .segments = p.segments,
                                         .state = state,
-                                        .options = options_,
                                         .first = p.first});
 }
 
 Sgd::Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options,
          const StateOptions& state)
-    : Optimizer(parameters, schedule, state), options_(options) {
+    : Optimizer(parameters, schedule, state) {
   kernels::check_options(options);
   if (options.momentum > 0) add_state("sgd.momentum_buffer");
+  settings_.sgd.momentum = options.momentum;
+  set_options(options);
+}
+void Sgd::set_options(const SgdOptions& options) {
+  kernels::check_options(options);
+  ACCRUE_CHECK((options.momentum > 0) == (settings_.sgd.momentum > 0),
+               "sgd: an optimizer made with momentum ", settings_.sgd.momentum,
+               " cannot go on with ", options.momentum,
+               "; make a new one: it has a momentum buffer or has none");
+  settings_.sgd = options;
+  send_settings();
 }
 void Sgd::update(const FlatPart& p, const StepState* state) {
   kernels::sgd(step_state_.stream(),
@@ -210,7 +237,6 @@ void Sgd::update(const FlatPart& p, const StepState* state) {
                 .momentum_buffer = p.state.empty() ? View{} : p.state[0].view(),
                 .segments = p.segments,
                 .state = state,
-                .options = options_,
                 .first = p.first});
 }
 }  // namespace accrue::optim

@@ -62,10 +62,10 @@ class Optimizer {
   Tensor workspace() const;
   StepReport report() const;
 
-  /// The schedule, the largest norm and the options are kernel arguments by value: what was
-  /// captured into a CUDA graph keeps them (docs/cuda.md).
-  void set_schedule(const Schedule& schedule) { schedule_ = schedule; }
-  const Schedule& schedule() const { return schedule_; }
+  /// These hold from the next step on, in CUDA graphs that have captured kernels of a step too:
+  /// they lie on the device, and the device is not waited for.
+  void set_schedule(const Schedule& schedule);
+  const Schedule& schedule() const { return settings_.schedule; }
   /// The largest norm of the mean gradient; above it the gradient is scaled by max_norm / (norm +
   /// 1e-6), as PyTorch's clip_grad_norm_. 0: no clipping.
   void set_max_norm(double max_norm);
@@ -85,15 +85,16 @@ class Optimizer {
   /// One kernel over one part: there are several where the state is on the host, or divided.
   virtual void update(const FlatPart& part, const kernels::StepState* state) = 0;
   void add_state(const char* name);
+  /// Writes settings_ to the device.
+  void send_settings();
   ParameterSet& parameters_;
-  Tensor step_state_;  // kernels::StepState as bytes
+  kernels::StepState settings_;  // the hyperparameters in it; the other numbers are the device's
+  Tensor step_state_;            // kernels::StepState as bytes
 
  private:
   void sum_squares(const Tensor& sums);
   void update_parts(const kernels::StepState* state);
   void gather_values();
-  Schedule schedule_;
-  double max_norm_ = 0;
   std::vector<NamedTensor> state_;
   std::vector<Tensor> moments_;
   std::vector<kernels::Segment> segments_, here_;
@@ -109,10 +110,12 @@ class AdamW final : public Optimizer {
  public:
   AdamW(ParameterSet& parameters, const Schedule& schedule, const AdamWOptions& options = {},
         const StateOptions& state = {});
+  /// As set_schedule().
+  void set_options(const AdamWOptions& options);
+  const AdamWOptions& options() const { return settings_.adamw; }
 
  private:
   void update(const FlatPart& part, const kernels::StepState* state) override;
-  AdamWOptions options_;
 };
 
 /// Stochastic gradient descent with momentum, dampening, Nesterov and coupled weight decay, as
@@ -121,9 +124,11 @@ class Sgd final : public Optimizer {
  public:
   Sgd(ParameterSet& parameters, const Schedule& schedule, const SgdOptions& options = {},
       const StateOptions& state = {});
+  /// As set_schedule(). The momentum may neither become nor cease to be 0.
+  void set_options(const SgdOptions& options);
+  const SgdOptions& options() const { return settings_.sgd; }
 
  private:
   void update(const FlatPart& part, const kernels::StepState* state) override;
-  SgdOptions options_;
 };
 }  // namespace accrue::optim

@@ -36,8 +36,7 @@ ACCRUE_BENCH(adamw) {
                         .m = b->m.view(),
                         .v = b->v.view(),
                         .segments = b->segments,
-                        .state = b->state.get(),
-                        .options = {}});
+                        .state = b->state.get()});
       };
       // One more step of the first million against plain loops.
       const auto error = [b, run] {

@@ -21,6 +21,7 @@ ACCRUE_BENCH(global_norm) {
     b->sums = Tensor::empty({kernels::norm_pieces(b->segments)}, DType::kF64);
     kernels::StepState state;
     state.weight = 1;
+    state.max_norm = 1;
     b->state.write(state);
     add({.kernel = "global_norm",
          .size = std::to_string(n),
@@ -31,8 +32,7 @@ ACCRUE_BENCH(global_norm) {
                const Stream stream = b->grads.stream();
                kernels::square_sums(
                    stream, {.grads = b->grads, .segments = b->segments, .sums = b->sums.view()});
-               kernels::global_norm(stream,
-                                    {.sums = b->sums, .state = b->state.get(), .max_norm = 1});
+               kernels::global_norm(stream, {.sums = b->sums, .state = b->state.get()});
              },
          .error =
              [b] {

@@ -23,6 +23,7 @@ ACCRUE_BENCH(sgd) {
     state.scale = 0.5;
     state.lr = 1e-3;
     state.step = 2;  // every run is the second step, so that it reads what the first left
+    state.sgd = {.momentum = 0.9, .weight_decay = 1e-4};
     b->state.write(state);
     for (const DType type : {DType::kF32, DType::kBF16}) {
       const auto run = [b, type] {
@@ -32,8 +33,7 @@ ACCRUE_BENCH(sgd) {
                       .grads = b->grads,
                       .momentum_buffer = b->buffer.view(),
                       .segments = b->segments,
-                      .state = b->state.get(),
-                      .options = {.momentum = 0.9, .weight_decay = 1e-4}});
+                      .state = b->state.get()});
       };
       // One more step of the first million against plain loops.
       const auto error = [b, run] {

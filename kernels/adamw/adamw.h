@@ -6,18 +6,11 @@
 
 namespace accrue::kernels {
 
-/// PyTorch's defaults. The learning rate comes from the schedule, through StepState.
-struct AdamwOptions {
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-  std::uint64_t rounding_seed = 0;  // of bfloat16 sets without master weights
-};
 /// Throws on values outside 0 <= beta < 1, eps >= 0, weight_decay >= 0.
 void check_options(const AdamwOptions& options);
 
 /// AdamW (Loshchilov, Hutter 2019) over flat blocks, as torch.optim.AdamW. With g = scale * grad,
-/// and lr, scale and step as global_norm left them in *state:
+/// lr, scale and step as global_norm left them in *state, and the options in state->adamw:
 ///   p -= lr weight_decay p                (segments with decay only; the factor is 1 - lr * decay)
 ///   m = beta1 m + (1 - beta1) g,          v = beta2 v + (1 - beta2) g^2
 ///   p -= lr (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + eps)
@@ -34,8 +27,7 @@ struct Adamw {
   View m, v;
   std::span<const Segment> segments;  // of the touched parameters; on the host
   const StepState* state = nullptr;   // on the device
-  AdamwOptions options{};
-  std::int64_t first = 0;  // the element of the set with which these blocks begin
+  std::int64_t first = 0;             // the element of the set with which these blocks begin
 };
 /// Reads gradient, weight and moments; writes weight and moments, and the bfloat16 copy
 /// of a master.

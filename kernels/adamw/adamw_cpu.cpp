@@ -42,14 +42,15 @@ ACCRUE_INLINE Vec<C> root(Vec<C> x) {
 template <class C, class T>
 void update(const Adamw& a) {
   const StepState& s = *a.state;
+  const AdamwOptions& o = s.adamw;
   const double step = static_cast<double>(s.step);
   const C scale = static_cast<C>(s.scale);
-  const C beta1 = static_cast<C>(a.options.beta1), rest1 = static_cast<C>(1 - a.options.beta1);
-  const C beta2 = static_cast<C>(a.options.beta2), rest2 = static_cast<C>(1 - a.options.beta2);
-  const C eps = static_cast<C>(a.options.eps);
-  const C rate = static_cast<C>(s.lr / (1 - std::pow(a.options.beta1, step)));
-  const C correction = static_cast<C>(1 / std::sqrt(1 - std::pow(a.options.beta2, step)));
-  const C decayed = static_cast<C>(1 - s.lr * a.options.weight_decay);
+  const C beta1 = static_cast<C>(o.beta1), rest1 = static_cast<C>(1 - o.beta1);
+  const C beta2 = static_cast<C>(o.beta2), rest2 = static_cast<C>(1 - o.beta2);
+  const C eps = static_cast<C>(o.eps);
+  const C rate = static_cast<C>(s.lr / (1 - std::pow(o.beta1, step)));
+  const C correction = static_cast<C>(1 / std::sqrt(1 - std::pow(o.beta2, step)));
+  const C decayed = static_cast<C>(1 - s.lr * o.weight_decay);
 
   constexpr bool kMaster = !std::is_same_v<C, T>;
   C* p = (kMaster ? a.master : a.value).data<C>();
@@ -78,7 +79,7 @@ void update(const Adamw& a) {
 // Without master weights. What CUDA computes, operation by operation.
 void update_rounded(const Adamw& a) {
   const StepState& s = *a.state;
-  const AdamwOptions& o = a.options;
+  const AdamwOptions& o = s.adamw;
   const double step = static_cast<double>(s.step);
   const auto all = [](double x) { return splat(static_cast<float>(x)); };
   const Vec<float> scale = all(s.scale), eps = all(o.eps);

@@ -13,25 +13,6 @@ constexpr int kThreads = 256, kPerBlock = 8192;
 template <class P>
 inline constexpr int kVector = std::is_same_v<P, bfloat16> ? 8 : 4;
 
-template <class C>
-struct Constants {
-  C beta1, rest1, beta2, rest2, eps;
-  double log_beta1, log_beta2, weight_decay;
-  std::uint64_t seed;
-  std::int64_t first;
-  explicit Constants(const AdamwOptions& o, std::int64_t first_element)
-      : beta1(static_cast<C>(o.beta1)),
-        rest1(static_cast<C>(1 - o.beta1)),
-        beta2(static_cast<C>(o.beta2)),
-        rest2(static_cast<C>(1 - o.beta2)),
-        eps(static_cast<C>(o.eps)),
-        log_beta1(std::log(o.beta1)),
-        log_beta2(std::log(o.beta2)),
-        weight_decay(o.weight_decay),
-        seed(o.rounding_seed),
-        first(first_element) {}
-};
-
 // The blocks of a set. P: of the numbers that are updated. They are the master where there is one,
 // and `value` is used only then.
 template <class C, class P, class T>
@@ -44,16 +25,16 @@ struct Blocks {
 
 template <class C>
 struct Step {
-  C scale, rate, correction, keep_weight;
+  C scale, beta1, rest1, beta2, rest2, eps, rate, correction, keep_weight;
   std::uint64_t key;
+  std::int64_t first;   // the element of the set with which the blocks begin
   std::int64_t before;  // elements of the parameter that are not here
 };
 
 // Element `element` of the parameter that begins at `offset`, and those that follow.
 template <bool kWhole, int kCount, class C, class P, class T>
 __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64_t offset,
-                                            std::int64_t element, int count, const Constants<C>& o,
-                                            const Step<C>& s) {
+                                            std::int64_t element, int count, const Step<C>& s) {
   const std::int64_t at = offset + element;
   const auto read = [&](const auto* from, C(&out)[kCount]) {
     if constexpr (kWhole)
@@ -76,18 +57,18 @@ __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64
   for (int k = 0; k < kCount; ++k) {
     const C grad = g[k] * s.scale;
     if constexpr (std::is_same_v<P, bfloat16>) {
-      m[k] = std::fma(m[k], o.beta1, grad * o.rest1);
-      v[k] = std::fma(v[k], o.beta2, grad * grad * o.rest2);
-      const C direction = m[k] / std::fma(std::sqrt(v[k]), s.correction, o.eps);
+      m[k] = std::fma(m[k], s.beta1, grad * s.rest1);
+      v[k] = std::fma(v[k], s.beta2, grad * grad * s.rest2);
+      const C direction = m[k] / std::fma(std::sqrt(v[k]), s.correction, s.eps);
       p[k] = std::fma(-direction, s.rate, p[k] * s.keep_weight);
     } else {
-      m[k] = m[k] * o.beta1 + grad * o.rest1;
-      v[k] = v[k] * o.beta2 + grad * grad * o.rest2;
-      p[k] = p[k] * s.keep_weight - m[k] / (std::sqrt(v[k]) * s.correction + o.eps) * s.rate;
+      m[k] = m[k] * s.beta1 + grad * s.rest1;
+      v[k] = v[k] * s.beta2 + grad * grad * s.rest2;
+      p[k] = p[k] * s.keep_weight - m[k] / (std::sqrt(v[k]) * s.correction + s.eps) * s.rate;
     }
   }
   if constexpr (std::is_same_v<P, bfloat16>)
-    round_stochastically(s.key, o.first + offset - s.before, element + s.before, p);
+    round_stochastically(s.key, s.first + offset - s.before, element + s.before, p);
   write(b.m, m);
   write(b.v, v);
   write(b.p, p);
@@ -95,25 +76,33 @@ __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64
 }
 
 template <class C, class P, class T>
-__global__ void __launch_bounds__(kThreads)
-    update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, P, T> b) {
+__global__ void __launch_bounds__(kThreads) update(SegmentBatch batch, std::int64_t first_element,
+                                                   const StepState* state, Blocks<C, P, T> b) {
   accrue::cuda::wait_for_earlier_kernels();
   if (state->skip) return;
+  const AdamwOptions& o = state->adamw;
   // 1 - beta^step, once per block: in float64 it is too dear for every thread.
   ACCRUE_SHARED(C, shared, [2]);
   const int thread = static_cast<int>(threadIdx.x);
   const double step = static_cast<double>(state->step);
-  if (thread == 0) shared[0] = static_cast<C>(state->lr / -std::expm1(step * o.log_beta1));
-  if (thread == kWarp) shared[1] = static_cast<C>(1 / std::sqrt(-std::expm1(step * o.log_beta2)));
+  if (thread == 0) shared[0] = static_cast<C>(state->lr / -std::expm1(step * std::log(o.beta1)));
+  if (thread == kWarp)
+    shared[1] = static_cast<C>(1 / std::sqrt(-std::expm1(step * std::log(o.beta2))));
   __syncthreads();
 
   const auto part = batch.part(kPerBlock);
-  const Step<C> s{static_cast<C>(state->scale),
-                  shared[0],
-                  shared[1],
-                  part.tag ? static_cast<C>(1 - state->lr * o.weight_decay) : C(1),
-                  random_key(o.seed, static_cast<std::uint64_t>(state->step)),
-                  part.before};
+  const Step<C> s{.scale = static_cast<C>(state->scale),
+                  .beta1 = static_cast<C>(o.beta1),
+                  .rest1 = static_cast<C>(1 - o.beta1),
+                  .beta2 = static_cast<C>(o.beta2),
+                  .rest2 = static_cast<C>(1 - o.beta2),
+                  .eps = static_cast<C>(o.eps),
+                  .rate = shared[0],
+                  .correction = shared[1],
+                  .keep_weight = part.tag ? static_cast<C>(1 - state->lr * o.weight_decay) : C(1),
+                  .key = random_key(o.rounding_seed, static_cast<std::uint64_t>(state->step)),
+                  .first = first_element,
+                  .before = part.before};
   const bool aligned =
       aligned_to(b.p + part.begin, 16) && aligned_to(b.g + part.begin, 16) &&
       aligned_to(b.m + part.begin, 16) && aligned_to(b.v + part.begin, 16) &&
@@ -122,9 +111,9 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t offset = part.begin - first;
   for (int i = thread * kVector<P>; i < part.size; i += kThreads * kVector<P>) {
     if (aligned && part.size - i >= kVector<P>)
-      update_some<true, kVector<P>>(b, offset, first + i, kVector<P>, o, s);
+      update_some<true, kVector<P>>(b, offset, first + i, kVector<P>, s);
     else
-      update_some<false, kVector<P>>(b, offset, first + i, part.size - i, o, s);
+      update_some<false, kVector<P>>(b, offset, first + i, part.size - i, s);
   }
 }
 
@@ -134,12 +123,11 @@ void run(Stream stream, const Adamw& a) {
   const Blocks<C, P, T> blocks{(kMaster ? a.master : a.value).template data<P>(),
                                a.value.template data<T>(), a.grads.template data<C>(),
                                a.m.template data<C>(), a.v.template data<C>()};
-  const Constants<C> constants(a.options, a.first);
   for_each_batch(
       a.segments, kPerBlock, [](const Segment& s) { return s.decay; },
       [&](const SegmentBatch& batch, dim3 grid) {
-        accrue::cuda::launch_early(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch,
-                                   constants, a.state, blocks);
+        accrue::cuda::launch_early(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch, a.first,
+                                   a.state, blocks);
       });
 }
 }  // namespace

@@ -26,7 +26,7 @@ extern const Kernel<SquareSums> square_sums;
 ///   norm  = sqrt(sum of sums) / weight
 ///   scale = min(1, max_norm / (norm + 1e-6)) / weight   (torch.nn.utils.clip_grad_norm_; no
 ///           clipping with max_norm 0)
-///   loss  = loss_sum / weight,   lr = schedule.at(step)
+///   loss  = loss_sum / weight,   lr = schedule.at(step)      (state->max_norm, state->schedule)
 ///   skip  = the sum of squares, loss_sum or weight is not finite, or weight <= 0; then scale = 0
 ///           and skipped + 1, else step + 1
 /// loss_sum and weight are read and left as they are. The sums of all segments of the set are added
@@ -37,8 +37,6 @@ extern const Kernel<SquareSums> square_sums;
 struct GlobalNorm {
   ConstView sums;              // float64, of square_sums
   StepState* state = nullptr;  // on the device
-  ScheduleSpec schedule{};
-  double max_norm = 0;  // 0: no clipping
 };
 inline Work work_of(const GlobalNorm& a) { return {0.0, static_cast<double>(bytes_of(a.sums))}; }
 extern const Kernel<GlobalNorm> global_norm;

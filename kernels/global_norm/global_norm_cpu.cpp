@@ -73,9 +73,9 @@ void global_norm(Stream, const GlobalNorm& a) {
   const double none = std::numeric_limits<double>::quiet_NaN();
   s.loss = counts ? s.loss_sum / s.weight : none;
   s.norm = counts ? std::sqrt(squares) / s.weight : none;
-  s.lr = a.schedule.at(s.step);
+  s.lr = s.schedule.at(s.step);
   s.skip = !counts || !std::isfinite(squares) || !std::isfinite(s.loss_sum);
-  const double clip = a.max_norm > 0 ? std::min(1.0, a.max_norm / (s.norm + 1e-6)) : 1.0;
+  const double clip = s.max_norm > 0 ? std::min(1.0, s.max_norm / (s.norm + 1e-6)) : 1.0;
   s.scale = s.skip ? 0.0 : clip / s.weight;
   ++(s.skip ? s.skipped : s.step);
 }

@@ -77,8 +77,7 @@ __device__ __forceinline__ bool finite(double v) {
 
 // One block.
 __global__ void __launch_bounds__(kNormLanes)
-    finish(const double* sums, std::int64_t pieces, StepState* state, ScheduleSpec schedule,
-           double max_norm) {
+    finish(const double* sums, std::int64_t pieces, StepState* state) {
   accrue::cuda::wait_for_earlier_kernels();
   ACCRUE_SHARED(double, lanes, [kNormLanes]);
   const int thread = static_cast<int>(threadIdx.x);
@@ -92,17 +91,18 @@ __global__ void __launch_bounds__(kNormLanes)
   }
   if (thread != 0) return;
   const double squares = lanes[0];
-  StepState s = *state;
+  StepState& s = *state;
   const bool counts = s.weight > 0 && finite(s.weight);
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const double norm = counts ? std::sqrt(squares) / s.weight : kNone;
+  const bool skip = !counts || !finite(squares) || !finite(s.loss_sum);
+  const double clip = s.max_norm > 0 ? s.max_norm / (norm + 1e-6) : 1.0;
   s.loss = counts ? s.loss_sum / s.weight : kNone;
-  s.norm = counts ? std::sqrt(squares) / s.weight : kNone;
-  s.lr = schedule.at(s.step, CosPi{});
-  s.skip = !counts || !finite(squares) || !finite(s.loss_sum);
-  const double clip = max_norm > 0 ? max_norm / (s.norm + 1e-6) : 1.0;
-  s.scale = s.skip ? 0.0 : (clip < 1.0 ? clip : 1.0) / s.weight;
-  ++(s.skip ? s.skipped : s.step);
-  *state = s;
+  s.norm = norm;
+  s.lr = s.schedule.at(s.step, CosPi{});
+  s.skip = skip;
+  s.scale = skip ? 0.0 : (clip < 1.0 ? clip : 1.0) / s.weight;
+  ++(skip ? s.skipped : s.step);
 }
 }  // namespace
 
@@ -133,7 +133,6 @@ void square_sums(Stream stream, const SquareSums& a) {
 
 void global_norm(Stream stream, const GlobalNorm& a) {
   accrue::cuda::launch_early(finish, dim3(1), dim3(kNormLanes), 0, stream,
-                             static_cast<const double*>(a.sums.ptr), a.sums.shape.numel(), a.state,
-                             a.schedule, a.max_norm);
+                             static_cast<const double*>(a.sums.ptr), a.sums.shape.numel(), a.state);
 }
 }  // namespace accrue::kernels::cuda

@@ -6,18 +6,11 @@
 
 namespace accrue::kernels {
 
-/// PyTorch's defaults. The learning rate comes from the schedule, through StepState.
-struct SgdOptions {
-  double momentum = 0, dampening = 0;
-  double weight_decay = 0;
-  bool nesterov = false;            // needs a momentum and no dampening
-  std::uint64_t rounding_seed = 0;  // of bfloat16 sets without master weights
-};
 /// Throws on negative or infinite values, and on nesterov without momentum or with dampening.
 void check_options(const SgdOptions& options);
 
 /// Stochastic gradient descent over flat blocks, as torch.optim.SGD. With lr, scale and step as
-/// global_norm left them in *state:
+/// global_norm left them in *state, and the options in state->sgd:
 ///   g = scale * grad + weight_decay p     (the decay for segments with decay only)
 ///   b = g at step 1, else momentum b + (1 - dampening) g;   g = b, or g + momentum b with nesterov
 ///   p -= lr g
@@ -32,8 +25,7 @@ struct Sgd {
   View momentum_buffer;
   std::span<const Segment> segments;  // of the touched parameters; on the host
   const StepState* state = nullptr;   // on the device
-  SgdOptions options{};
-  std::int64_t first = 0;  // the element of the set with which these blocks begin
+  std::int64_t first = 0;             // the element of the set with which these blocks begin
 };
 /// Reads gradient, weight and momentum; writes weight and momentum, and the bfloat16 copy
 /// of a master.

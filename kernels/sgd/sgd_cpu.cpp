@@ -13,10 +13,11 @@ constexpr std::int64_t kSgdGrain = 4;      // chunks
 template <class C, class T>
 void update(const Sgd& a) {
   const StepState& s = *a.state;
+  const SgdOptions& o = s.sgd;
   const C scale = static_cast<C>(s.scale), rate = static_cast<C>(s.lr);
-  const C momentum = static_cast<C>(a.options.momentum);
-  const C rest = static_cast<C>(1 - a.options.dampening);
-  const bool first = s.step == 1, nesterov = a.options.nesterov;
+  const C momentum = static_cast<C>(o.momentum);
+  const C rest = static_cast<C>(1 - o.dampening);
+  const bool first = s.step == 1, nesterov = o.nesterov;
 
   constexpr bool kMaster = !std::is_same_v<C, T>;
   C* p = (kMaster ? a.master : a.value).data<C>();
@@ -25,7 +26,7 @@ void update(const Sgd& a) {
   C* b = momentum != 0 ? a.momentum_buffer.data<C>() : nullptr;
   for_each_chunk(a.segments, kSgdChunk, kSgdGrain,
                  [&](const Segment& segment, std::int64_t, std::int64_t offset, std::int64_t size) {
-                   const C decay = segment.decay ? static_cast<C>(a.options.weight_decay) : C(0);
+                   const C decay = segment.decay ? static_cast<C>(o.weight_decay) : C(0);
                    vector_loop<C>(size, [&](std::int64_t i, auto part) {
                      const std::int64_t at = offset + i;
                      const Vec<C> before = load<C>(p + at, part);
@@ -47,7 +48,7 @@ void update(const Sgd& a) {
 // Without master weights. What CUDA computes, operation by operation.
 void update_rounded(const Sgd& a) {
   const StepState& s = *a.state;
-  const SgdOptions& o = a.options;
+  const SgdOptions& o = s.sgd;
   const auto all = [](double x) { return splat(static_cast<float>(x)); };
   const Vec<float> scale = all(s.scale), rate = all(s.lr), weight_decay = all(o.weight_decay);
   const Vec<float> momentum = all(o.momentum), rest = all(1 - o.dampening);

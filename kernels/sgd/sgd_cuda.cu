@@ -11,21 +11,6 @@ constexpr int kThreads = 256, kPerBlock = 8192;
 template <class P>
 inline constexpr int kVector = std::is_same_v<P, bfloat16> ? 8 : 4;
 
-template <class C>
-struct Constants {
-  C momentum, rest, weight_decay;
-  bool nesterov;
-  std::uint64_t seed;
-  std::int64_t first;
-  explicit Constants(const SgdOptions& o, std::int64_t first_element)
-      : momentum(static_cast<C>(o.momentum)),
-        rest(static_cast<C>(1 - o.dampening)),
-        weight_decay(static_cast<C>(o.weight_decay)),
-        nesterov(o.nesterov),
-        seed(o.rounding_seed),
-        first(first_element) {}
-};
-
 // The blocks of a set. P: of the numbers that are updated. They are the master where there is one,
 // and `value` is used only then.
 template <class C, class P, class T>
@@ -33,14 +18,15 @@ struct Blocks {
   P* p;
   T* value;
   const C* g;
-  C* buffer;  // null without momentum
+  C* buffer;  // not used, and may be null, without momentum
 };
 
 template <class C>
 struct Step {
-  C scale, rate, decay;
-  bool first;
+  C scale, rate, decay, momentum, rest;
+  bool nesterov, first;
   std::uint64_t key;
+  std::int64_t origin;  // the element of the set with which the blocks begin
   std::int64_t before;  // elements of the parameter that are not here
 };
 
@@ -56,8 +42,7 @@ __device__ __forceinline__ C add_product(C x, C a, C b) {
 // Element `element` of the parameter that begins at `offset`, and those that follow.
 template <bool kWhole, int kCount, class C, class P, class T>
 __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64_t offset,
-                                            std::int64_t element, int count, const Constants<C>& o,
-                                            const Step<C>& s) {
+                                            std::int64_t element, int count, const Step<C>& s) {
   const std::int64_t at = offset + element;
   const auto read = [&](const auto* from, C(&out)[kCount]) {
     if constexpr (kWhole)
@@ -84,33 +69,39 @@ __device__ __forceinline__ void update_some(const Blocks<C, P, T>& b, std::int64
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       if constexpr (std::is_same_v<P, bfloat16>)
-        buffer[k] = s.first ? step[k] : std::fma(buffer[k], o.momentum, step[k] * o.rest);
+        buffer[k] = s.first ? step[k] : std::fma(buffer[k], s.momentum, step[k] * s.rest);
       else
-        buffer[k] = s.first ? step[k] : buffer[k] * o.momentum + step[k] * o.rest;
-      step[k] = o.nesterov ? add_product<P>(step[k], buffer[k], o.momentum) : buffer[k];
+        buffer[k] = s.first ? step[k] : buffer[k] * s.momentum + step[k] * s.rest;
+      step[k] = s.nesterov ? add_product<P>(step[k], buffer[k], s.momentum) : buffer[k];
     }
     write(b.buffer, buffer);
   }
 #pragma unroll
   for (int k = 0; k < kCount; ++k) p[k] = add_product<P>(p[k], -step[k], s.rate);
   if constexpr (std::is_same_v<P, bfloat16>)
-    round_stochastically(s.key, o.first + offset - s.before, element + s.before, p);
+    round_stochastically(s.key, s.origin + offset - s.before, element + s.before, p);
   write(b.p, p);
   if constexpr (!std::is_same_v<P, T>) write(b.value, p);
 }
 
 template <class C, class P, class T>
-__global__ void __launch_bounds__(kThreads)
-    update(SegmentBatch batch, Constants<C> o, const StepState* state, Blocks<C, P, T> b) {
+__global__ void __launch_bounds__(kThreads) update(SegmentBatch batch, std::int64_t first_element,
+                                                   const StepState* state, Blocks<C, P, T> b) {
   accrue::cuda::wait_for_earlier_kernels();
   if (state->skip) return;
+  const SgdOptions& o = state->sgd;
+  if (o.momentum == 0) b.buffer = nullptr;
   const auto part = batch.part(kPerBlock);
-  const Step<C> s{static_cast<C>(state->scale),
-                  static_cast<C>(state->lr),
-                  part.tag ? o.weight_decay : C(0),
-                  state->step == 1,
-                  random_key(o.seed, static_cast<std::uint64_t>(state->step)),
-                  part.before};
+  const Step<C> s{.scale = static_cast<C>(state->scale),
+                  .rate = static_cast<C>(state->lr),
+                  .decay = part.tag ? static_cast<C>(o.weight_decay) : C(0),
+                  .momentum = static_cast<C>(o.momentum),
+                  .rest = static_cast<C>(1 - o.dampening),
+                  .nesterov = o.nesterov,
+                  .first = state->step == 1,
+                  .key = random_key(o.rounding_seed, static_cast<std::uint64_t>(state->step)),
+                  .origin = first_element,
+                  .before = part.before};
   const bool aligned =
       aligned_to(b.p + part.begin, 16) && aligned_to(b.g + part.begin, 16) &&
       (!b.buffer || aligned_to(b.buffer + part.begin, 16)) &&
@@ -120,25 +111,23 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread * kVector<P>; i < part.size; i += kThreads * kVector<P>) {
     if (aligned && part.size - i >= kVector<P>)
-      update_some<true, kVector<P>>(b, offset, before + i, kVector<P>, o, s);
+      update_some<true, kVector<P>>(b, offset, before + i, kVector<P>, s);
     else
-      update_some<false, kVector<P>>(b, offset, before + i, part.size - i, o, s);
+      update_some<false, kVector<P>>(b, offset, before + i, part.size - i, s);
   }
 }
 
 template <class C, class P, class T>
 void run(Stream stream, const Sgd& a) {
   constexpr bool kMaster = !std::is_same_v<P, T>;
-  const Constants<C> constants(a.options, a.first);
-  const Blocks<C, P, T> blocks{
-      (kMaster ? a.master : a.value).template data<P>(), a.value.template data<T>(),
-      a.grads.template data<C>(),
-      constants.momentum != 0 ? a.momentum_buffer.template data<C>() : nullptr};
+  const Blocks<C, P, T> blocks{(kMaster ? a.master : a.value).template data<P>(),
+                               a.value.template data<T>(), a.grads.template data<C>(),
+                               a.momentum_buffer ? a.momentum_buffer.template data<C>() : nullptr};
   for_each_batch(
       a.segments, kPerBlock, [](const Segment& s) { return s.decay; },
       [&](const SegmentBatch& batch, dim3 grid) {
-        accrue::cuda::launch_early(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch,
-                                   constants, a.state, blocks);
+        accrue::cuda::launch_early(update<C, P, T>, grid, dim3(kThreads), 0, stream, batch, a.first,
+                                   a.state, blocks);
       });
 }
 }  // namespace

@@ -26,7 +26,6 @@ struct Run {
   DType dtype, wide;
   std::int64_t n;
   std::vector<Segment> segments;
-  AdamwOptions options;
   Tensor value, master, m, v;
   Values p2, m2, v2;
   StepState state;
@@ -36,11 +35,11 @@ struct Run {
         wide(t == DType::kF64 ? DType::kF64 : DType::kF32),
         n(size),
         segments(std::move(s)),
-        options(o),
         m(Tensor::zeros({n}, wide)),
         v(Tensor::zeros({n}, wide)),
         m2(static_cast<std::size_t>(n)),
         v2(static_cast<std::size_t>(n)) {
+    state.adamw = o;
     for (std::size_t i = 0; i < m2.size(); ++i)
       p2.push_back(static_cast<double>(static_cast<float>(number(i, 0))));
     master = make(p2, wide);
@@ -73,8 +72,8 @@ struct Run {
                                     .m = m.view(),
                                     .v = v.view(),
                                     .segments = segments,
-                                    .state = on_device.get(),
-                                    .options = options});
+                                    .state = on_device.get()});
+    const AdamwOptions& options = state.adamw;
     const double t = static_cast<double>(state.step);
     const double c1 = 1 - std::pow(options.beta1, t), c2 = 1 - std::pow(options.beta2, t);
     for (const Segment& s : segments)
@@ -176,6 +175,7 @@ TEST_CASE("B53: decoupled weight decay is 1 - lr * weight_decay", "[kernels][ada
   s.scale = 1;
   s.lr = 1e-3;
   s.step = 1;
+  s.adamw.weight_decay = 0.1;
   const DeviceState state(s);
   kernels::adamw(p.stream(), {.value = p.view(),
                               .master = {},
@@ -183,8 +183,7 @@ TEST_CASE("B53: decoupled weight decay is 1 - lr * weight_decay", "[kernels][ada
                               .m = m.view(),
                               .v = v.view(),
                               .segments = segments,
-                              .state = state.get(),
-                              .options = {.weight_decay = 0.1}});
+                              .state = state.get()});
   CHECK(p.to_vector<float>() == std::vector<float>{0.9999f, 1.0f});
 }
 

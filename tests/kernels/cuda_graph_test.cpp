@@ -72,6 +72,14 @@ struct Step {
     StepState now = state.read();
     now.loss_sum = s.loss_sum;
     now.weight = s.weight;
+    const double k = static_cast<double>(s.number);
+    now.schedule = {ScheduleSpec::kLinear, 0.1 + 0.01 * k, 0.01, 2, 5};
+    now.max_norm = 1 + 0.1 * k;
+    now.adamw = {.beta1 = 0.9 - 0.02 * k,
+                 .beta2 = 0.99 + 0.001 * k,
+                 .eps = 1e-8 * (1 + k),
+                 .weight_decay = 0.01 * k};
+    now.sgd = {.momentum = 0.9 - 0.02 * k, .weight_decay = 0.1 + 0.01 * k};
     state.write(now);
   }
   void run() const {
@@ -83,10 +91,7 @@ struct Step {
                               .site = 3,
                               .p = 0.25});
     square_sums(stream, {.grads = grads, .segments = segments, .sums = sums.view()});
-    global_norm(stream, {.sums = sums,
-                         .state = state.get(),
-                         .schedule = {ScheduleSpec::kLinear, 0.1, 0.01, 2, 5},
-                         .max_norm = 1});
+    global_norm(stream, {.sums = sums, .state = state.get()});
     if (adamw_not_sgd)
       adamw(stream, {.value = p.view(),
                      .master = {},
@@ -101,8 +106,7 @@ struct Step {
                    .grads = grads,
                    .momentum_buffer = m.view(),
                    .segments = segments,
-                   .state = state.get(),
-                   .options = {.momentum = 0.9, .weight_decay = 0.1}});
+                   .state = state.get()});
   }
 
   bool adamw_not_sgd;

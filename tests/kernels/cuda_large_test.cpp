@@ -86,12 +86,12 @@ TEST_CASE("B51: cuda norm, AdamW and SGD reach elements beyond 2^31",
   const Tensor sums = Tensor::empty({norm_pieces(segments)}, DType::kF64);
   StepState s;
   s.weight = 1;
+  s.schedule.base = 0.5;
+  s.sgd.momentum = 0.9;
   const test::DeviceState state(s);
   const Stream stream = p.stream();
   square_sums(stream, {.grads = ends_with(g, {n}), .segments = segments, .sums = sums.view()});
-  global_norm(
-      stream,
-      {.sums = sums, .state = state.get(), .schedule = {ScheduleSpec::kConstant, 0.5, 0, 0, 0}});
+  global_norm(stream, {.sums = sums, .state = state.get()});
   CHECK(state.read().norm == Approx(std::sqrt(5000.0)));
   adamw(stream, {.value = ends_with(p, {n}),
                  .master = {},
@@ -107,8 +107,7 @@ TEST_CASE("B51: cuda norm, AdamW and SGD reach elements beyond 2^31",
                .grads = ends_with(g, {n}),
                .momentum_buffer = ends_with(m, {n}),
                .segments = segments,
-               .state = state.get(),
-               .options = {.momentum = 0.9}});
+               .state = state.get()});
   CHECK(p.to_vector<float>().front() == Approx(0).margin(1e-6));
   CHECK(p.to_vector<float>().back() == Approx(0).margin(1e-6));
   CHECK(m.to_vector<float>().back() == 1);

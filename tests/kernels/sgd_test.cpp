@@ -39,6 +39,7 @@ Result ten_steps(DType dtype, const SgdOptions& o, std::int64_t n,
   // Poisoned: the first step must not read it.
   const Tensor b = o.momentum != 0 ? Tensor::empty({n}, wide) : Tensor{};
   StepState s;
+  s.sgd = o;
   for (int step = 1; step <= 10; ++step) {
     for (std::size_t i = 0; i < count; ++i) g[i] = number(i, step);
     s.scale = 1.0 / (step + 1);
@@ -51,8 +52,7 @@ Result ten_steps(DType dtype, const SgdOptions& o, std::int64_t n,
                                   .grads = grads,
                                   .momentum_buffer = b.view(),
                                   .segments = segments,
-                                  .state = state.get(),
-                                  .options = o});
+                                  .state = state.get()});
     for (const Segment& seg : segments)
       for (std::int64_t j = seg.offset; j < seg.offset + seg.size; ++j) {
         const auto i = static_cast<std::size_t>(j);

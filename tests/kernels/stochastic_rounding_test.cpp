@@ -83,7 +83,8 @@ struct Blocks {
 
   void adamw(std::int64_t steps, const kernels::AdamwOptions& o) {
     for (std::int64_t t = 1; t <= steps; ++t) {
-      const StepState s = state_of(t);
+      StepState s = state_of(t);
+      s.adamw = o;
       const auto g = gradient(t);
       const test::DeviceState state(s);
       kernels::adamw(value.stream(), {.value = value.view(),
@@ -92,8 +93,7 @@ struct Blocks {
                                       .m = m.view(),
                                       .v = v.view(),
                                       .segments = segments,
-                                      .state = state.get(),
-                                      .options = o});
+                                      .state = state.get()});
       const auto f = [](double x) { return static_cast<float>(x); };
       const double step = static_cast<double>(t);
       const float rate = f(s.lr / -std::expm1(step * std::log(o.beta1)));
@@ -112,7 +112,8 @@ struct Blocks {
   }
   void sgd(std::int64_t steps, const kernels::SgdOptions& o) {
     for (std::int64_t t = 1; t <= steps; ++t) {
-      const StepState s = state_of(t);
+      StepState s = state_of(t);
+      s.sgd = o;
       const auto g = gradient(t);
       const test::DeviceState state(s);
       kernels::sgd(value.stream(), {.value = value.view(),
@@ -120,8 +121,7 @@ struct Blocks {
                                     .grads = Tensor::from(g, {n}),
                                     .momentum_buffer = o.momentum != 0 ? m.view() : View{},
                                     .segments = segments,
-                                    .state = state.get(),
-                                    .options = o});
+                                    .state = state.get()});
       const auto f = [](double x) { return static_cast<float>(x); };
       each([&](const Segment& seg, std::int64_t i, std::size_t at) {
         float d = g[at] * f(s.scale);
@@ -157,6 +157,7 @@ std::vector<float> one_step(const std::vector<float>& p, float g, double lr, std
   s.scale = 1;
   s.lr = lr;
   s.step = step;
+  s.sgd.rounding_seed = seed;
   const test::DeviceState state(s);
   const std::vector<Segment> segments{{0, n, false}};
   const Tensor grads = Tensor::from(std::vector<float>(p.size(), g), {n});
@@ -165,8 +166,7 @@ std::vector<float> one_step(const std::vector<float>& p, float g, double lr, std
                                 .grads = grads,
                                 .momentum_buffer = {},
                                 .segments = segments,
-                                .state = state.get(),
-                                .options = {.rounding_seed = seed}});
+                                .state = state.get()});
   std::vector<float> out;
   for (const bfloat16 x : value.to_vector<bfloat16>()) out.push_back(static_cast<float>(x));
   return out;
@@ -223,7 +223,10 @@ TEST_CASE("stochastic rounding: pieces of parameters get the bits of the whole",
     whole.sgd(2, sgd);
   for (std::int64_t step = 1; step <= 2; ++step) {
     const Tensor grads = Tensor::from(parts.gradient(step), {n});
-    const test::DeviceState state(Blocks::state_of(step));
+    StepState s = Blocks::state_of(step);
+    s.adamw = adamw;
+    s.sgd = sgd;
+    const test::DeviceState state(s);
     for (std::int64_t first = 0; first < n; first += cut) {
       const std::int64_t count = std::min(cut, n - first);
       std::vector<Segment> here;
@@ -240,7 +243,6 @@ TEST_CASE("stochastic rounding: pieces of parameters get the bits of the whole",
                                         .v = view(parts.v),
                                         .segments = here,
                                         .state = state.get(),
-                                        .options = adamw,
                                         .first = first});
       else
         kernels::sgd(grads.stream(), {.value = view(parts.value),
@@ -249,7 +251,6 @@ TEST_CASE("stochastic rounding: pieces of parameters get the bits of the whole",
                                       .momentum_buffer = view(parts.m),
                                       .segments = here,
                                       .state = state.get(),
-                                      .options = sgd,
                                       .first = first});
     }
   }

@@ -46,6 +46,7 @@ class Training {
     }
     adam_->step(window);
   }
+  optim::AdamW& optimizer() { return *adam_; }
   optim::StepReport report() const { return adam_->report(); }
   std::vector<float> weights() const { return parameters_.master().to_vector<float>(); }
 
@@ -138,6 +139,9 @@ TEST_CASE("cuda: a step never makes the host wait for the device", "[optim][cuda
   t.step(0);
   simcuda::reset_statistics();
   t.step(1);
+  t.optimizer().set_schedule(optim::constant(1e-3));
+  t.optimizer().set_max_norm(0.5);
+  t.optimizer().set_options({.beta1 = 0.8});
   t.step(2);
   const simcuda::Statistics s = simcuda::statistics();
   CHECK(s.launches > 100);
