@@ -10,8 +10,8 @@ install_packages "${accrue_packages[@]}" gnuplot-nox || {
   echo "quickstart: trying without gnuplot, the run is then not plotted" >&2
   install_packages "${accrue_packages[@]}"
 }
-# A build that is there is taken as it was configured, with the examples. A new one gets the kernels of this processor alone, and neither
-# tests nor benchmarks: less than half of everything. tests/run.sh adds the rest.
+# A build that is there is taken as it was configured, with the examples. A new one gets the kernels of this processor
+# alone, and neither tests nor benchmarks: less than half of everything. tests/run.sh adds the rest.
 if [ ! -f build/release/build.ninja ]; then
   isas=portable
   if grep -qw avx512vl /proc/cpuinfo 2>/dev/null && grep -qw avx512dq /proc/cpuinfo && grep -qw avx512bw /proc/cpuinfo; then
