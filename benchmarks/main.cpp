@@ -153,6 +153,7 @@ int main(int argc, char** argv) {
     sub->add_option("pattern", o.pattern, "a part of \"op kernel size dtype\"; all without it");
     sub->add_option("--op", o.op, "only the cases of these ops, separated by commas")
         ->delimiter(',')
+        ->allow_extra_args(false)
         ->check(CLI::IsMember(accrue::bench::op_names()));
     sub->add_option("--dtype", o.dtype,
                     "only cases of this dtype: float32, bfloat16, float64, or f32, bf16, f64")

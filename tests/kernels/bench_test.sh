@@ -37,6 +37,8 @@ for dtype in bf16:bfloat16 f64:float64; do
   [ "$("$bench" list --op gelu --dtype "${dtype%:*}")" = "$("$bench" list --op gelu --dtype "${dtype#*:}")" ] || fault "${dtype%:*} is not ${dtype#*:}"
 done
 [ "$("$bench" list --op gelu,silu)" = "$("$bench" list --op gelu; "$bench" list --op silu)" ] || fault "--op takes no list"
+pattern=$("$bench" list --op layer_norm 768) || fault "no pattern may follow --op"
+[ "$pattern" = "$("$bench" list 768 --op layer_norm)" ] && [ -n "$pattern" ] || fault "a pattern behind --op selects something else"
 for ops in gelo gelu,gelo; do
   if "$bench" list --op "$ops" >"$scratch/text" 2>&1; then fault "--op $ops is taken"; fi
   grep -q "gelo.* not in " "$scratch/text" || fault "what is wrong with --op $ops is not said: $(cat "$scratch/text")"
